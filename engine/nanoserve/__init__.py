@@ -1,0 +1,174 @@
+"""nanoserve: which shapes may a decode step present, and what does that choice cost?
+
+`import nanoserve` imports no torch. The names below that need it (the engine's model side, `compiled`, `load_model`,
+`check_step_inert`) are imported when they are first used; without the extra `nanoserve[engine]` that is an ImportError
+which says so.
+
+Exceptions::
+
+    AssertionError
+      GateError                 a check of this program failed; says figure, limit and what to change
+        BucketsUnsound          a policy that breaks its promise or its budget
+        BlocksUnsound           the ledger of blocks is wrong
+        SlotsUnsound            the slot table or a window on it is wrong
+        PlanUnsound             a plan would read or write the wrong place
+          StepNotInert          padding reached a real row
+        StepRecompiled          a step after warm-up would have compiled
+    ValueError
+      RequestRejected           a request that can never run
+      DoesNotFit                an allocation larger than the memory
+    RuntimeError
+      KVCacheExhausted          no free block
+      SlotTableFull             no column left in a row
+      CompilerMissing           Inductor on a CPU without a C++ compiler
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from nanoserve.buckets import (
+    BucketsUnsound,
+    CaptureList,
+    DecodeBuckets,
+    DecodePolicy,
+    DecodeShape,
+    GateError,
+    Shape,
+    StaircaseBuckets,
+    bucket_for,
+    bucket_run,
+    padded_cells,
+    round_up,
+    waste,
+)
+from nanoserve.cache import (
+    BatchedPagedKVCache,
+    BlockAllocator,
+    BlocksUnsound,
+    BlockTable,
+    KVCacheExhausted,
+    SlotsUnsound,
+    SlotTable,
+    SlotTableFull,
+    audit_blocks,
+)
+from nanoserve.engine import Engine, StepResult
+from nanoserve.gates import (
+    CAPTURE_LIMIT,
+    DEFAULT_WASTE_LIMIT,
+    RECOMPILE_LIMIT,
+    check_capture_budget,
+    check_run_closed,
+    check_shape_in_set,
+    check_waste_bounded,
+)
+from nanoserve.memory import DoesNotFit
+from nanoserve.plan import (
+    DecodePlan,
+    PlanUnsound,
+    check_pad_inert,
+    check_plan,
+    check_plan_addressing,
+    check_plan_current,
+    check_plan_rows,
+    check_plan_window,
+    decode_shape,
+    plan_decode,
+)
+from nanoserve.pricing import RunCost, price_run
+from nanoserve.sampling import SamplingParams
+from nanoserve.scheduler import RequestOutput, RequestRejected
+from nanoserve.steps import Segment, Steps, StepsRecorder
+from nanoserve.workload import Workload
+
+if TYPE_CHECKING:
+    from nanoserve.decode.compiled import CompiledRegion, CompilerMissing, StepRecompiled, compiled
+    from nanoserve.inert import StepNotInert, check_step_inert
+    from nanoserve.model.load import load_model
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CAPTURE_LIMIT",
+    "DEFAULT_WASTE_LIMIT",
+    "RECOMPILE_LIMIT",
+    "BatchedPagedKVCache",
+    "BlockAllocator",
+    "BlockTable",
+    "BlocksUnsound",
+    "BucketsUnsound",
+    "CaptureList",
+    "CompiledRegion",
+    "CompilerMissing",
+    "DecodeBuckets",
+    "DecodePlan",
+    "DecodePolicy",
+    "DecodeShape",
+    "DoesNotFit",
+    "Engine",
+    "GateError",
+    "KVCacheExhausted",
+    "PlanUnsound",
+    "RequestOutput",
+    "RequestRejected",
+    "RunCost",
+    "SamplingParams",
+    "Segment",
+    "Shape",
+    "SlotTable",
+    "SlotTableFull",
+    "SlotsUnsound",
+    "StaircaseBuckets",
+    "StepNotInert",
+    "StepRecompiled",
+    "StepResult",
+    "Steps",
+    "StepsRecorder",
+    "Workload",
+    "audit_blocks",
+    "bucket_for",
+    "bucket_run",
+    "check_capture_budget",
+    "check_pad_inert",
+    "check_plan",
+    "check_plan_addressing",
+    "check_plan_current",
+    "check_plan_rows",
+    "check_plan_window",
+    "check_run_closed",
+    "check_shape_in_set",
+    "check_step_inert",
+    "check_waste_bounded",
+    "compiled",
+    "decode_shape",
+    "load_model",
+    "padded_cells",
+    "plan_decode",
+    "price_run",
+    "round_up",
+    "waste",
+]
+
+_NEEDS_TORCH = {
+    "CompiledRegion": "nanoserve.decode.compiled",
+    "CompilerMissing": "nanoserve.decode.compiled",
+    "StepRecompiled": "nanoserve.decode.compiled",
+    "compiled": "nanoserve.decode.compiled",
+    "StepNotInert": "nanoserve.inert",
+    "check_step_inert": "nanoserve.inert",
+    "load_model": "nanoserve.model.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _NEEDS_TORCH.get(name)
+    if module is None:
+        raise AttributeError(f"module 'nanoserve' has no attribute {name!r}")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise ImportError(f"nanoserve.{name} needs torch: pip install 'nanoserve[engine]'") from error
+        raise

@@ -1,0 +1,22 @@
+"""The decode step as it is written, operator by operator."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from nanoserve.model.decoder import DecodeInputs, Decoder
+
+
+class EagerDecode:
+    """Runs every step as plain PyTorch. Nothing is kept between steps, so no shape is ever new."""
+
+    def __init__(self, decoder: Decoder, pool: Tensor) -> None:
+        self._decoder = decoder
+        self._pool = pool
+
+    def run(self, inputs: DecodeInputs) -> Tensor:
+        """Logits `[graph_rows, vocab_size]`."""
+        return self._decoder.decode(inputs, self._pool)
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,1 @@
+"""How attention reaches the KV pool in a decode step."""
