@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from nanoserve.buckets import DecodePolicy
+from nanoserve.buckets import DecodePolicy, Shape
 from nanoserve.cache.kv import BatchedPagedKVCache, audit_blocks
 from nanoserve.memory import check_tables_fit
 from nanoserve.plan import DecodePlan, check_plan, plan_decode
@@ -128,15 +128,21 @@ class Engine:
         """Whether anything waits or runs."""
         return self.scheduler.has_requests
 
-    def warm_up(self) -> float:
-        """Runs every shape of the policy once with nobody in it; returns the seconds. ValueError without a policy."""
+    def warm_up(self, shapes: Sequence[Shape] | None = None) -> float:
+        """Runs every shape of the policy once with nobody in it, and allows no other afterwards; returns the seconds.
+
+        `shapes` are fewer of them, where it is known which the traffic needs. ValueError without a policy, or for a
+        shape outside its set.
+        """
         policy = self.cache.decode_buckets
         if policy is None:
             raise ValueError(
                 "an open engine has no closed set to warm up: build it with a policy or bucket_decode=True"
             )
+        if shapes is not None and not set(shapes) <= set(policy.shapes):
+            raise ValueError(f"{min(set(shapes) - set(policy.shapes))} is no shape of the policy: {policy.render()}")
         start = perf_counter()
-        self.worker.warm_up(policy.shapes)
+        self.worker.warm_up(policy.shapes if shapes is None else shapes)
         audit_blocks(self.cache)
         return perf_counter() - start
 
@@ -260,9 +266,8 @@ class Engine:
             if not finite:
                 self._ended.append(self.scheduler.end(row, "failed", "the logits were not finite"))
                 continue
-            request.output.append(token)
             made.append((request.request_id, token))
-            if reason := request.finish_reason:
+            if reason := request.take(token):
                 self._ended.append(self.scheduler.end(row, "finished", reason))
         return made
 

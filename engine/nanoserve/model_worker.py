@@ -88,11 +88,15 @@ class ModelWorker:
     @torch.no_grad()
     def warm_up(self, shapes: Sequence[Shape]) -> None:
         """Runs every shape, largest first, on its real window with nobody in it, then closes the runner."""
-        self.cache.slot_table.flush()
-        for shape in reversed(shapes):
-            window = self.cache.slot_table.read((), shape.width, pad_rows=shape.rows)
-            self.runner.run(self.inputs.all_padding(shape, window.slots))
+        for shape in sorted(shapes, reverse=True):
+            self.run_empty(shape, self.runner)
         self.runner.close()
+
+    def run_empty(self, shape: Shape, runner: DecodeRunner) -> None:
+        """Runs one shape, on its real window, with a batch that is all padding."""
+        self.cache.slot_table.flush()
+        window = self.cache.slot_table.read(range(0), shape.width, pad_rows=shape.rows)
+        runner.run(self.inputs.all_padding(shape, window.slots))
 
 
 def draw(logits: Tensor, samplers: Sequence[Sampler]) -> Drawn:

@@ -62,10 +62,10 @@ class Request:
         """How many tokens that is."""
         return len(self.prompt) + len(self.output)
 
-    @property
-    def finish_reason(self) -> str | None:
-        """Why it is done, or None while it is not."""
-        if self.output and self.output[-1] in self.stop_token_ids:
+    def take(self, token: int) -> str | None:
+        """Appends a token; returns why the request is done with it, or None."""
+        self.output.append(token)
+        if token in self.stop_token_ids:
             return "stop"
         return "length" if len(self.output) >= self.max_tokens else None
 

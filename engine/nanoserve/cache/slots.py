@@ -99,11 +99,12 @@ class SlotTable:
         if first_columns.size and int(first_columns.max()) >= width:
             row = int(rows[first_columns.argmax()])
             raise SlotTableFull(f"row {row} already holds {width} tokens, the width of the slot table")
-        columns = first_columns[:, None] + self._within_block
-        inside = columns < width
-        each = np.broadcast_to(rows[:, None], columns.shape)
-        slots = blocks[:, None] * self.block_size + self._within_block
-        self.host[each[inside], columns[inside]] = slots[inside]
+        # A row's last block may reach past the table: those columns fold onto the last one, with that one's own slot.
+        columns = np.minimum(first_columns[:, None] + self._within_block, width - 1)
+        slots = blocks[:, None] * self.block_size + np.minimum(
+            self._within_block, columns[:, -1:] - first_columns[:, None]
+        )
+        self.host[rows[:, None], columns] = slots
         if self._upload is not None:
             for row, start in zip(rows.tolist(), first_columns.tolist(), strict=True):
                 self._touch(row, start, min(start + self.block_size, width))

@@ -1,0 +1,240 @@
+"""One workload through the engine twice, open and bucketed: counts checked against the arithmetic, and the times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nanoserve.buckets import DecodePolicy, GateError, Shape
+from nanoserve.engine import Engine
+from nanoserve.gates import CAPTURE_LIMIT, RECOMPILE_LIMIT
+from nanoserve.pricing import RunCost, price_run
+from nanoserve.workload import NS_PER_MS, Workload
+from nanoserve_cli.partings import Partings, find_partings
+from nanoserve_cli.replay import Progress, Replay, replay_real, replay_virtual
+from nanoserve_cli.stats import Spread
+
+if TYPE_CHECKING:
+    from nanoserve.decode.counting import CompileCount
+    from nanoserve.model.decoder import Decoder
+
+
+class RunUnsound(GateError):
+    """A run whose counts are not what the arithmetic says, or whose two modes made different tokens."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How the engines of a comparison are built. `decoder` None plans without weights."""
+
+    policy: DecodePolicy
+    decoder: Decoder | None
+    runner: str = "eager"
+    compile_backend: str = "count"
+    dynamic: str = "off"
+    block_size: int = 16
+    num_blocks: int | None = None
+    check_inert: bool = False
+
+    def build(self, *, bucketed: bool) -> Engine:
+        """An engine for one mode."""
+        return Engine.build(
+            self.decoder,
+            self.policy.max_batch_size,
+            self.policy.max_model_len,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            runner=self.runner,
+            policy=self.policy if bucketed else None,
+            compile_backend=self.compile_backend,
+            dynamic="off" if bucketed else self.dynamic,
+        )
+
+
+@dataclass(frozen=True)
+class ClockSettings:
+    """`virtual` steps on a grid of `step_ns`; `real` follows the arrival times, `speedup` times as fast."""
+
+    kind: str = "virtual"
+    step_ns: int = 25 * NS_PER_MS
+    speedup: float = 1.0
+    seed: int = 0
+
+    def replay(
+        self, engine: Engine, workload: Workload, before_step: Callable[[], object] | None, progress: Progress | None
+    ) -> Replay:
+        """Runs a workload on this clock."""
+        if self.kind == "virtual":
+            return replay_virtual(
+                engine, workload, step_ns=self.step_ns, seed=self.seed, before_step=before_step, progress=progress
+            )
+        return replay_real(
+            engine, workload, speedup=self.speedup, seed=self.seed, before_step=before_step, progress=progress
+        )
+
+
+@dataclass(frozen=True)
+class ModeRun:
+    """One mode of a comparison. `compiled` is None where compiles were not counted, the rest where it was not done."""
+
+    replay: Replay
+    compiled: CompileCount | None
+    warm_up_seconds: float | None
+    inert_rows: int | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One workload, open and bucketed. `cost` prices the bucketed run; `partings` is None where no token was made.
+
+    `same_steps` is false only under the real clock, where the two modes meet different arrivals.
+    """
+
+    policy: DecodePolicy
+    cost: RunCost
+    open: ModeRun
+    bucketed: ModeRun
+    same_steps: bool
+    partings: Partings | None
+
+    @property
+    def falls_back_open(self) -> str | None:
+        """Why the open run ends up eager: more shapes than dynamo keeps; None where it does not."""
+        return falls_back(self.cost.open_shapes)
+
+    @property
+    def falls_back_bucketed(self) -> str | None:
+        """The same of the shapes the bucketed run used, under dynamo's default limit."""
+        return falls_back(self.cost.shapes_used)
+
+
+def falls_back(shapes: int) -> str | None:
+    """The reason why so many shapes are given up by torch.compile as it is, or None."""
+    return f"{shapes:,} shapes, dynamo keeps {RECOMPILE_LIMIT}" if shapes > RECOMPILE_LIMIT else None
+
+
+def compare(
+    workload: Workload,
+    settings: EngineSettings,
+    clock: ClockSettings,
+    *,
+    progress: Callable[[str, int], None] | None = None,
+) -> Comparison:
+    """Runs `workload` open, then bucketed, and checks what ran against the arithmetic.
+
+    Raises RunUnsound where the plans that ran do not add up to `price_run`, a mode lost a request, the two modes ran
+    different steps on one virtual clock; TokensPart where float32 greedy tokens part and the logits are no tie.
+    """
+    runs = {}
+    for mode in ("open", "bucketed"):
+        report = None if progress is None else lambda ended, mode=mode: progress(mode, ended)
+        runs[mode] = _run(workload, settings, clock, bucketed=mode == "bucketed", progress=report)
+    opened, bucketed = runs["open"], runs["bucketed"]
+    cost = price_run(bucketed.replay.steps, settings.policy)
+    _check_counts(cost, bucketed.replay)
+    _check_counts_open(opened.replay)
+    for name, run in runs.items():
+        _check_accounted(name, run.replay)
+    same_steps = opened.replay.steps == bucketed.replay.steps
+    if clock.kind == "virtual" and not same_steps:
+        raise RunUnsound("the open and the bucketed run of one workload took different steps on one virtual clock")
+    partings = None
+    if settings.decoder is not None:
+        tokens = opened.replay.tokens, bucketed.replay.tokens
+        partings = find_partings(workload, settings.decoder, clock.seed, *tokens)
+    return Comparison(settings.policy, cost, opened, bucketed, same_steps, partings)
+
+
+def _run(
+    workload: Workload, settings: EngineSettings, clock: ClockSettings, *, bucketed: bool, progress: Progress | None
+) -> ModeRun:
+    if settings.runner == "compiled" and settings.decoder is not None:
+        from nanoserve.decode.compiled import quiet_dynamo, reset_dynamo
+
+        reset_dynamo()
+        with quiet_dynamo():
+            return _run_mode(workload, settings, clock, bucketed=bucketed, progress=progress)
+    return _run_mode(workload, settings, clock, bucketed=bucketed, progress=progress)
+
+
+def _run_mode(
+    workload: Workload, settings: EngineSettings, clock: ClockSettings, *, bucketed: bool, progress: Progress | None
+) -> ModeRun:
+    engine = settings.build(bucketed=bucketed)
+    warm_up_seconds = None
+    if bucketed and settings.decoder is not None:
+        warm_up_seconds = engine.warm_up(_shapes_needed(workload, settings, clock))
+    inert_rows = 0
+
+    def check_inert() -> None:
+        nonlocal inert_rows
+        from nanoserve.inert import check_step_inert
+
+        inert_rows += check_step_inert(engine)
+
+    replay = clock.replay(engine, workload, check_inert if settings.check_inert else None, progress)
+    return ModeRun(
+        replay,
+        None if settings.decoder is None else _compiled(engine, settings, replay, bucketed=bucketed),
+        warm_up_seconds,
+        inert_rows if settings.check_inert else None,
+    )
+
+
+def _shapes_needed(workload: Workload, settings: EngineSettings, clock: ClockSettings) -> Sequence[Shape] | None:
+    """The shapes a run will present, from planning it first; None (all of them) where the real clock decides."""
+    if clock.kind != "virtual":
+        return None
+    planned = EngineSettings(settings.policy, None, block_size=settings.block_size, num_blocks=settings.num_blocks)
+    return list(clock.replay(planned.build(bucketed=True), workload, None, None).presented)
+
+
+def _compiled(engine: Engine, settings: EngineSettings, replay: Replay, *, bucketed: bool) -> CompileCount | None:
+    """Compiles of the run itself, or else those of a counting pass over the shapes it presented, if these are few."""
+    from nanoserve.decode.compiled import CompiledDecode
+    from nanoserve.decode.counting import CompileCount, count_compiles
+    from nanoserve.model_worker import ModelWorker
+
+    worker = engine.worker
+    assert isinstance(worker, ModelWorker)
+    if isinstance(worker.runner, CompiledDecode):
+        region = worker.runner.region
+        return CompileCount(len(region.distinct), region.compiles, region.recompiles, region.abandoned)
+    if bucketed and len(replay.presented) > CAPTURE_LIMIT:
+        return None
+    policy = settings.policy if bucketed else None
+    return count_compiles(
+        worker,
+        replay.steps.open_shapes() if not bucketed else replay.presented,
+        policy,
+        dynamic="off" if bucketed else settings.dynamic,
+    )
+
+
+def _check_counts(cost: RunCost, replay: Replay) -> None:
+    """The plans that ran against the closed form: two ways to the same numbers."""
+    ran = (sum(replay.presented.values()), replay.graph_cells, tuple(replay.presented.items()))
+    priced = (cost.steps, cost.padded_cells, cost.steps_per_shape)
+    if ran != priced:
+        raise RunUnsound(f"the plans that ran make {ran[:2]} steps and cells, the arithmetic says {priced[:2]}")
+
+
+def _check_counts_open(replay: Replay) -> None:
+    cells = int(replay.steps.open_cells_each.sum())
+    if replay.graph_cells != cells:
+        raise RunUnsound(f"the open run computed {replay.graph_cells} cells, its steps hold {cells}")
+
+
+def _check_accounted(mode: str, replay: Replay) -> None:
+    unended = [record.index for record in replay.requests if record.outcome == "waiting"]
+    if unended:
+        raise RunUnsound(f"the {mode} run lost {len(unended)} requests, the first is number {unended[0]}")
+
+
+def step_ratio(comparison: Comparison) -> Spread | None:
+    """Bucketed over open step time, step by step; None where the modes ran different steps or nothing was measured."""
+    ours, theirs = comparison.bucketed.replay.decode_seconds, comparison.open.replay.decode_seconds
+    if not comparison.same_steps or comparison.partings is None:
+        return None
+    return Spread.of(ours / theirs)

@@ -1,0 +1,96 @@
+"""Where output goes and how a command ends: data on stdout, messages on stderr, one line for every expected failure."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_OK = 0
+EXIT_UNEXPECTED = 1
+EXIT_USAGE = 2
+EXIT_CHECK_FAILED = 3
+EXIT_INTERRUPTED = 130
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 unexpected error; 2 bad input or usage; 3 a check of the run failed; 130 interrupted."
+)
+
+
+def out() -> Console:
+    """The console of what was asked for: stdout."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=False)
+
+
+def err() -> Console:
+    """The console of everything said about it: stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(message: str, *, quiet: bool = False) -> None:
+    """One message on stderr."""
+    if not quiet:
+        err().print(message, markup=False)
+
+
+def warn(message: str) -> None:
+    """A warning on stderr: said even when quiet."""
+    err().print(f"warning: {message}", style="yellow", markup=False)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turns what can go wrong in a command into one line on stderr and an exit code; the one place that does."""
+    from nanoserve.buckets import GateError
+
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        _fail("interrupted", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has gone: `nanoserve bench --json | head`. Python would complain once more while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_OK) from None
+    except GateError as error:
+        _fail(f"check failed: {error}", EXIT_CHECK_FAILED)
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        if os.environ.get("NANOSERVE_DEBUG"):
+            raise
+        _fail(f"error: {_one_line(error)}", EXIT_USAGE if _is_expected(error) else EXIT_UNEXPECTED)
+    except Exception as error:
+        if os.environ.get("NANOSERVE_DEBUG"):
+            raise
+        _fail(
+            f"unexpected {type(error).__name__}: {_one_line(error)} (NANOSERVE_DEBUG=1 shows where; please report it)",
+            EXIT_UNEXPECTED,
+        )
+
+
+def _is_expected(error: Exception) -> bool:
+    """Whether the error speaks of what was asked for: bad values, missing files or packages, memory, a compiler."""
+    from nanoserve.cache.blocks import KVCacheExhausted
+    from nanoserve_cli.fetch import FetchError
+
+    return isinstance(error, (ValueError, OSError, ImportError, KVCacheExhausted, FetchError))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _fail(message: str, code: int) -> None:
+    err().print(message, style="red", markup=False)
+    raise typer.Exit(code)

@@ -1,0 +1,64 @@
+"""A shape policy as a YAML file: two limits and either two ladders or a staircase of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nanoserve.buckets import DecodeBuckets, StaircaseBuckets
+from nanoserve_cli.workload.errors import did_you_mean
+
+SCHEMA_VERSION = 1
+KEYS = ("schema_version", "max_batch_size", "max_model_len", "rows", "widths", "ladders")
+
+
+class PolicyFileError(ValueError):
+    """A policy file that cannot be read; one line with the file, the key and what to write."""
+
+
+def load_policy(path: Path) -> DecodeBuckets | StaircaseBuckets:
+    """The policy in `path`: `rows` and `widths` are a product, `ladders` (`{rows: [widths]}`) a staircase."""
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyFileError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise PolicyFileError(f"{path}: is no YAML: {error}") from None
+    if not isinstance(document, Mapping):
+        raise PolicyFileError(f"{path}: is no mapping; a policy has the keys {', '.join(KEYS)}")
+    for key in document:
+        if key not in KEYS:
+            raise PolicyFileError(f"{path}: unknown key {key!r}: {did_you_mean(str(key), KEYS)}")
+    if document.get("schema_version") != SCHEMA_VERSION:
+        raise PolicyFileError(
+            f"{path}: schema_version must be {SCHEMA_VERSION}, got {document.get('schema_version')!r}"
+        )
+    try:
+        return _policy(document)
+    except (ValueError, TypeError, KeyError) as error:
+        missing = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise PolicyFileError(f"{path}: {missing}") from None
+
+
+def _policy(document: Mapping[str, Any]) -> DecodeBuckets | StaircaseBuckets:
+    limits = document["max_batch_size"], document["max_model_len"]
+    if "ladders" in document:
+        if "rows" in document or "widths" in document:
+            raise ValueError("ladders stand for rows and widths: give one or the other")
+        return StaircaseBuckets(*limits, document["ladders"])
+    return DecodeBuckets(*limits, rows=document["rows"], widths=document["widths"])
+
+
+def policy_document(policy: DecodeBuckets | StaircaseBuckets) -> dict[str, Any]:
+    """What `load_policy` reads back as an equal policy."""
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "max_batch_size": policy.max_batch_size,
+        "max_model_len": policy.max_model_len,
+    }
+    if isinstance(policy, DecodeBuckets):
+        return document | {"rows": list(policy.rows), "widths": list(policy.widths)}
+    return document | {"ladders": {rows: list(widths) for rows, widths in policy.ladders}}
