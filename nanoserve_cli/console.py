@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import TaskID
 
 EXIT_OK = 0
 EXIT_UNEXPECTED = 1
@@ -47,6 +48,38 @@ def say(message: str, *, quiet: bool = False) -> None:
 def warn(message: str) -> None:
     """A warning on stderr: said even when quiet."""
     err().print(f"warning: {message}", style="yellow", markup=False)
+
+
+@contextmanager
+def progress_bar(requests: int | None, *, quiet: bool) -> Iterator[Callable[[str, int], None]]:
+    """A progress bar on stderr, only on a terminal. Yields what takes `(mode, requests ended so far)`."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = err()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def report(mode: str, ended: int) -> None:
+            if requests is None:
+                return
+            if mode not in tasks:
+                tasks[mode] = progress.add_task(mode, total=requests)
+            progress.update(tasks[mode], completed=ended)
+
+        yield report
+
+
+@contextmanager
+def download_bar(key: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A download's progress on stderr, only on a terminal. Yields what takes `(bytes so far, bytes in all or None)`."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = err()
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(key, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 @contextmanager

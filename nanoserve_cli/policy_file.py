@@ -62,3 +62,33 @@ def policy_document(policy: DecodeBuckets | StaircaseBuckets) -> dict[str, Any]:
     if isinstance(policy, DecodeBuckets):
         return document | {"rows": list(policy.rows), "widths": list(policy.widths)}
     return document | {"ladders": {rows: list(widths) for rows, widths in policy.ladders}}
+
+
+def chosen_policy(
+    path: Path | None,
+    *,
+    max_batch_size: int | None,
+    max_model_len: int | None,
+    width_multiple: int | None,
+    default_max_model_len: int,
+) -> DecodeBuckets | StaircaseBuckets:
+    """The policy that flags ask for: the file's, or the default ladders of 8 rows and multiples of 128 where silent.
+
+    ValueError where a flag contradicts the file.
+    """
+    if path is None:
+        return DecodeBuckets(
+            8 if max_batch_size is None else max_batch_size,
+            default_max_model_len if max_model_len is None else max_model_len,
+            width_multiple=128 if width_multiple is None else width_multiple,
+        )
+    policy = load_policy(path)
+    if width_multiple is not None:
+        raise ValueError("--width-multiple beside --policy: the file has the widths, drop one of the two")
+    for flag, asked, given in (
+        ("--max-batch", max_batch_size, policy.max_batch_size),
+        ("--max-model-len", max_model_len, policy.max_model_len),
+    ):
+        if asked is not None and asked != given:
+            raise ValueError(f"{flag} {asked} beside {path}, which is for {given}: drop the flag or change the file")
+    return policy

@@ -88,6 +88,11 @@ class Replay:
         return sum(shape.cells * steps for shape, steps in self.presented.items())
 
     @property
+    def decoded_tokens(self) -> int:
+        """Tokens that decode steps made: one a row and step; those of prefills are not among them."""
+        return int((self.steps.rows * self.steps.steps).sum())
+
+    @property
     def outcomes(self) -> dict[str, int]:
         """How many requests ended in each way; they add up to all of them."""
         return dict(Counter(record.outcome for record in self.requests))

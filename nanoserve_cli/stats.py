@@ -22,7 +22,7 @@ class Percentiles:
     p99: float
 
 
-def percentiles(values: Sequence[float]) -> Percentiles | None:
+def percentiles(values: Sequence[float] | NDArray[np.float64]) -> Percentiles | None:
     """The distribution of `values`, or None where there are none: no figure is made of zero samples."""
     if not len(values):
         return None

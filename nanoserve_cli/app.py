@@ -1,0 +1,42 @@
+"""The command `nanoserve`: wiring only."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nanoserve_cli.commands.bench import bench
+from nanoserve_cli.commands.fetch import fetch
+from nanoserve_cli.commands.generate import generate
+from nanoserve_cli.console import EXIT_CODES
+
+app = typer.Typer(
+    name="nanoserve",
+    help="Which shapes may a decode step present, and what does that choice cost?",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (bench, fetch, generate):
+    app.command(epilog=EXIT_CODES)(command)
+
+
+@app.callback()
+def top(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    """Which shapes may a decode step present, and what does that choice cost?"""
+    if version:
+        from importlib.metadata import version as installed
+
+        typer.echo(f"nanoserve {installed('nanoserve')}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """The console script."""
+    app()

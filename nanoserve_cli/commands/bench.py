@@ -1,0 +1,257 @@
+"""`nanoserve bench`: what a closed decode shape costs on some traffic, and what it buys."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanoserve_cli import options as opt
+from nanoserve_cli.console import out, progress_bar, reported, say, warn
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from nanoserve_cli.bench import BenchRun
+    from nanoserve_cli.model_choice import ModelChoice
+
+TRAFFIC_MAX_MODEL_LEN = 8192
+
+
+def bench(
+    rows: opt.Rows = None,
+    steps: opt.StepsList = None,
+    prompt: opt.Prompt = None,
+    source: opt.Source = None,
+    format: opt.Format = None,
+    strict: opt.Strict = False,
+    trace_dir: opt.TraceDir = None,
+    limit: opt.Limit = None,
+    max_len: opt.MaxLen = "reject",
+    num_requests: opt.NumRequests = None,
+    request_rate: opt.RequestRate = None,
+    burstiness: opt.Burstiness = 1.0,
+    prompt_len: opt.PromptLen = "256",
+    output_len: opt.OutputLen = "64",
+    max_batch: opt.MaxBatch = None,
+    max_model_len: opt.MaxModelLen = None,
+    width_multiple: opt.WidthMultiple = None,
+    policy: opt.PolicyFile = None,
+    model: opt.Model = "tiny",
+    runner: opt.Runner = "eager",
+    compile_backend: opt.CompileBackend = "count",
+    dynamic: opt.Dynamic = "off",
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    block_size: opt.BlockSize = 16,
+    num_blocks: opt.NumBlocks = None,
+    host_only: opt.HostOnly = False,
+    check_inert: opt.CheckInert = False,
+    clock: opt.Clock = "virtual",
+    step_ms: opt.StepMs = 25.0,
+    speedup: opt.Speedup = 1.0,
+    goodput: opt.Goodput = None,
+    seed: opt.Seed = 0,
+    json_: opt.Json = False,
+    out_dir: opt.OutDir = None,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Run traffic through the engine twice, open and bucketed: what the padding costs and what it buys.
+
+    Without traffic it is a lockstep run of a few equal requests. With --from or --num-requests it is that traffic, on a
+    virtual clock whose counts are the same on every machine, or on a real one with latencies.
+    """
+    with reported():
+        from nanoserve.workload import NS_PER_MS
+        from nanoserve_cli.bench import bench_lockstep, bench_traffic
+        from nanoserve_cli.compare import ClockSettings, EngineSettings
+        from nanoserve_cli.latency import parse_goodput
+        from nanoserve_cli.model_choice import choose_model
+        from nanoserve_cli.policy_file import chosen_policy
+        from nanoserve_cli.traffic import TrafficOptions, load_traffic
+
+        has_traffic = source is not None or num_requests is not None
+        _check_flags(
+            has_traffic=has_traffic,
+            real=clock == "real",
+            lockstep={"--rows": rows, "--steps": steps, "--prompt": prompt},
+            traffic={"--limit": limit, "--request-rate": request_rate, "--format": format},
+            both_sources=source is not None and num_requests is not None,
+            host_only={"--clock real": clock == "real", "--check-inert": check_inert} if host_only else {},
+            goodput=goodput,
+        )
+        goodput_ms = parse_goodput((goodput or "").split())
+        traffic_options = TrafficOptions(
+            source=source,
+            format=format,
+            strict=strict,
+            trace_dir=None if trace_dir is None else str(trace_dir),
+            limit=limit,
+            max_len=max_len,
+            num_requests=num_requests,
+            request_rate=request_rate,
+            burstiness=burstiness,
+            prompt_len=prompt_len,
+            output_len=output_len,
+            seed=seed,
+        )
+        policy_for = partial(
+            chosen_policy,
+            policy,
+            max_batch_size=max_batch,
+            max_model_len=max_model_len,
+            width_multiple=width_multiple,
+        )
+        default_policy = policy_for(default_max_model_len=TRAFFIC_MAX_MODEL_LEN)
+        traffic = load_traffic(traffic_options, default_policy.max_model_len) if has_traffic else None
+        choice = choose_model(None if host_only else model, device=device, dtype=dtype, seed=seed)
+        backend = _usable_backend(compile_backend, choice) if runner == "compiled" else compile_backend
+        engine = EngineSettings(
+            policy=default_policy,
+            decoder=choice.decoder,
+            runner=runner,
+            compile_backend=backend,
+            dynamic=dynamic,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            check_inert=check_inert,
+        )
+        clocking = ClockSettings(clock, round(step_ms * NS_PER_MS), speedup, seed)
+        with progress_bar(None if traffic is None else len(traffic.workload), quiet=quiet) as progress:
+            if traffic is not None:
+                for note in traffic.notes():
+                    say(f"{traffic.label}: {note}", quiet=quiet)
+                runs = [bench_traffic(traffic, engine=engine, clock=clocking, goodput_ms=goodput_ms, progress=progress)]
+            else:
+                runs = bench_lockstep(
+                    opt.parse_list("8,64,128,512" if steps is None else steps, "--steps"),
+                    rows=3 if rows is None else rows,
+                    prompt_len=16 if prompt is None else prompt,
+                    policy_for=lambda needed: policy_for(default_max_model_len=needed),
+                    engine=engine,
+                    clock=clocking,
+                    progress=progress,
+                )
+        document = _document(runs, choice, engine, clocking)
+        if json_:
+            sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        else:
+            _render(runs)
+        if out_dir is not None:
+            _write(out_dir, document, runs)
+            say(f"results in {out_dir}", quiet=quiet)
+
+
+def _check_flags(
+    *,
+    has_traffic: bool,
+    real: bool,
+    lockstep: dict[str, Any],
+    traffic: dict[str, Any],
+    both_sources: bool,
+    host_only: dict[str, bool],
+    goodput: str | None,
+) -> None:
+    """ValueError for flags that would do nothing together: better than a run that ignores one."""
+    if both_sources:
+        raise ValueError("--from replays what was recorded, --num-requests draws: give one of them")
+    idle = lockstep if has_traffic else traffic
+    where = "of a lockstep run, not of traffic" if has_traffic else "of traffic: add --from FILE or --num-requests N"
+    for flag, value in idle.items():
+        if value is not None:
+            raise ValueError(f"{flag} is a flag {where}")
+    for flag, given in host_only.items():
+        if given:
+            raise ValueError(f"{flag} needs a model that runs: drop --host-only")
+    if real and not has_traffic:
+        raise ValueError("--clock real needs arrivals: add --from FILE or --num-requests N")
+    if goodput is not None and not real:
+        raise ValueError("--goodput needs --clock real: the virtual clock has no latencies")
+
+
+def _usable_backend(backend: str, choice: ModelChoice) -> str:
+    """`backend`, or the counting one, said once, where there is nothing to compile with."""
+    if choice.device is None:
+        return backend
+    import torch
+
+    from nanoserve.decode.compiled import CompilerMissing, check_compiler
+
+    try:
+        check_compiler(backend, torch.device(choice.device))
+    except CompilerMissing as error:
+        warn(f"{error}; going on with --compile-backend count")
+        return "count"
+    return backend
+
+
+def _document(runs: list[BenchRun], choice: ModelChoice, engine: Any, clock: Any) -> dict[str, Any]:
+    from nanoserve_cli.records import provenance
+
+    trace = None if runs[0].traffic is None else runs[0].traffic.trace
+    return {
+        **provenance(
+            seed=clock.seed,
+            device=choice.device,
+            trace_key=None if trace is None else trace.key,
+            trace_sha256=None if trace is None else trace.sha256,
+        ),
+        "settings": {
+            "model": choice.name,
+            "model_source": choice.source,
+            "model_sha256": choice.sha256,
+            "dtype": choice.dtype,
+            "runner": engine.runner if choice.decoder is not None else "host-only",
+            "compile_backend": engine.compile_backend,
+            "dynamic": engine.dynamic,
+            "block_size": engine.block_size,
+            "num_blocks": engine.num_blocks,
+            "clock": clock.kind,
+            "step_ms": clock.step_ns / 1e6,
+            "speedup": clock.speedup,
+        },
+        "runs": [run.document() for run in runs],
+    }
+
+
+def _render(runs: list[BenchRun]) -> None:
+    from nanoserve_cli import tables
+
+    console = out()
+    for table in _tables(runs):
+        console.print(table)
+        console.print()
+    for line in dict.fromkeys(line for run in runs for line in tables.remarks(run)):
+        console.print(line, markup=False)
+
+
+def _tables(runs: list[BenchRun]) -> Iterator[Table]:
+    from nanoserve_cli import tables
+
+    rows = [run.row() for run in runs]
+    measured = runs[0].comparison.partings is not None
+    if runs[0].traffic is None:
+        yield tables.counts_table(rows)
+        yield tables.planning_table([(row, r.planning) for row, r in zip(rows, runs, strict=True) if r.planning])
+        if measured:
+            yield tables.compiles_table(rows)
+            yield tables.times_table(rows)
+        return
+    yield tables.traffic_table(rows[0])
+    yield tables.traffic_times_table(rows[0])
+    yield tables.fidelity_table(runs[0].fidelity())
+    if latency := runs[0].latency():
+        yield tables.latency_table(latency)
+        yield tables.throughput_table(runs[0].throughput())
+
+
+def _write(folder: Path, document: dict[str, Any], runs: list[BenchRun]) -> None:
+    from nanoserve_cli.records import append_row, write_run
+
+    for run, entry in zip(runs, document["runs"], strict=True):
+        own = folder if len(runs) == 1 else folder / run.label
+        write_run(own, document | {"runs": [entry]}, run.comparison)
+        append_row(folder / "runs.csv", document | document["settings"] | entry)

@@ -1,0 +1,67 @@
+"""From `--model`, `--device` and `--dtype` to a decoder, or to none where steps are only planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nanoserve.model.decoder import Decoder
+    from nanoserve.model.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A loaded model and what is recorded of it; every field is None where there is none."""
+
+    decoder: Decoder | None = None
+    tokenizer: Tokenizer | None = None
+    tokenizer_problem: str | None = None
+    name: str | None = None
+    source: str | None = None
+    sha256: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+
+def choose_model(name: str | None, *, device: str, dtype: str, seed: int) -> ModelChoice:
+    """Loads `name`; `auto` is CUDA where there is one, and float32 on a CPU or else the checkpoint's dtype.
+
+    Raises ImportError without torch, ValueError for an unknown model, dtype or device, and what `load_model` raises.
+    """
+    if name is None:
+        return ModelChoice()
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise ImportError("running a model needs torch: pip install 'nanoserve[engine]', or add --host-only") from None
+    from nanoserve.build import default_device
+    from nanoserve.model.load import load_model
+
+    place = default_device() if device == "auto" else device
+    _check_device(place)
+    wanted = ("float32" if place == "cpu" else None) if dtype == "auto" else dtype
+    loaded = load_model(name, device=place, dtype=wanted, seed=seed)
+    return ModelChoice(
+        decoder=loaded.decoder,
+        tokenizer=loaded.tokenizer,
+        tokenizer_problem=loaded.tokenizer_problem,
+        name=loaded.name,
+        source=loaded.source,
+        sha256=loaded.sha256,
+        device=str(torch.device(place)),
+        dtype=str(loaded.decoder.dtype).removeprefix("torch."),
+    )
+
+
+def _check_device(place: str) -> None:
+    import torch
+
+    try:
+        kind = torch.device(place).type
+    except RuntimeError:
+        raise ValueError(f"device {place!r} is unknown: use auto, cpu, cuda or cuda:N") from None
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device {place!r} is not supported: use auto, cpu, cuda or cuda:N")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for and this machine has none: use --device cpu")

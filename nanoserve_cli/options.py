@@ -1,0 +1,108 @@
+"""Every option that more than one command takes, once: its flag, its help and its panel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+LOCKSTEP, TRAFFIC, ENGINE, CLOCK, OUTPUT = "Lockstep run", "Traffic", "Engine", "Clock", "Output"
+
+
+def _in(panel: str, *flags: str, help: str, **more: Any) -> Any:
+    return typer.Option(*flags, help=help, rich_help_panel=panel, **more)
+
+
+# Lockstep run
+Rows = Annotated[int | None, _in(LOCKSTEP, help="Requests that decode together.", show_default="3", min=1)]
+StepsList = Annotated[str | None, _in(LOCKSTEP, help="Decode steps of each run, a list.", show_default="8,64,128,512")]
+Prompt = Annotated[int | None, _in(LOCKSTEP, help="Prompt tokens of each.", show_default="16", min=1)]
+
+# Traffic
+Source = Annotated[
+    str | None,
+    _in(TRAFFIC, "--from", "--trace", help="Replay a recorded trace: a file, or a key of `nanoserve fetch`."),
+]
+Format = Annotated[str | None, _in(TRAFFIC, help="Read the trace as this format; it is recognised by its content.")]
+Strict = Annotated[bool, _in(TRAFFIC, "--strict", help="Stop at the first bad row; bad rows are skipped and counted.")]
+TraceDir = Annotated[
+    Path | None, _in(TRAFFIC, help="Where traces are looked up by key, before the cache.", envvar="NANOSERVE_TRACES")
+]
+Limit = Annotated[int | None, _in(TRAFFIC, help="Only the first N requests.", min=1)]
+MaxLen = Annotated[
+    Literal["reject", "clip"], _in(TRAFFIC, help="What becomes of a request longer than --max-model-len.")
+]
+NumRequests = Annotated[int | None, _in(TRAFFIC, help="Draw N synthetic requests.", min=1)]
+RequestRate = Annotated[
+    float | None,
+    _in(TRAFFIC, help="Requests a second; with --from it replaces the recorded times.", show_default="inf"),
+]
+Burstiness = Annotated[float, _in(TRAFFIC, help="Gamma shape of the gaps: 1 is Poisson, below 1 is burstier.")]
+PromptLen = Annotated[str, _in(TRAFFIC, help="Synthetic: N, uniform:LO,HI or lognormal:MEAN,SIGMA[,MAX] tokens.")]
+OutputLen = Annotated[str, _in(TRAFFIC, help="The same for outputs.")]
+
+# Engine
+MaxBatch = Annotated[
+    int | None, _in(ENGINE, help="Rows of the cache: the most requests in a step.", show_default="8", min=1)
+]
+MaxModelLen = Annotated[
+    int | None, _in(ENGINE, help="Tokens of a row.", show_default="prompt + steps; 8192 for traffic", min=1)
+]
+WidthMultiple = Annotated[
+    int | None, _in(ENGINE, help="Width buckets are the multiples of this.", show_default="128", min=1)
+]
+PolicyFile = Annotated[Path | None, _in(ENGINE, "--policy", help="A shape policy in YAML instead.")]
+Model = Annotated[str, _in(ENGINE, help="tiny, small, smollm2, a checkpoint directory or a GGUF file.")]
+Runner = Annotated[Literal["eager", "compiled"], _in(ENGINE, help="How a decode step runs.")]
+CompileBackend = Annotated[
+    Literal["count", "inductor"],
+    _in(ENGINE, help="Of --runner compiled. count traces, makes no code, claims no speed."),
+]
+Dynamic = Annotated[
+    Literal["off", "auto", "on"], _in(ENGINE, help="torch.compile's `dynamic` for the open run; auto is its default.")
+]
+Device = Annotated[str, _in(ENGINE, help="auto is CUDA where there is one, else cpu.")]
+Dtype = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16"],
+    _in(ENGINE, help="auto is float32 on a CPU, else what the checkpoint says."),
+]
+BlockSize = Annotated[int, _in(ENGINE, help="Tokens of a KV block.", min=1)]
+NumBlocks = Annotated[
+    int | None,
+    _in(ENGINE, help="Blocks of the KV pool; fewer preempt and recompute.", show_default="every row full", min=1),
+]
+HostOnly = Annotated[bool, _in(ENGINE, "--host-only", help="Plan every step and run none: no weights, no torch.")]
+CheckInert = Annotated[
+    bool, _in(ENGINE, "--check-inert", help="Before each step, poison unused memory and compare every bit. Slow.")
+]
+
+# Clock
+Clock = Annotated[
+    Literal["virtual", "real"], _in(CLOCK, help="virtual: a fixed grid, the same counts everywhere. real: latencies.")
+]
+StepMs = Annotated[float, _in(CLOCK, help="Milliseconds of a step on the virtual clock.")]
+Speedup = Annotated[float, _in(CLOCK, help="Real clock: arrivals come this much faster.")]
+Goodput = Annotated[
+    str | None, _in(CLOCK, help="Real clock: limits in ms that a good request meets: 'ttft:500 tpot:50'.")
+]
+
+# Output
+Seed = Annotated[int, _in(OUTPUT, help="Of weights, prompts and synthetic traffic.", min=0)]
+Json = Annotated[bool, _in(OUTPUT, "--json", help="One JSON document on stdout.")]
+OutDir = Annotated[
+    Path | None, _in(OUTPUT, "--out", help="Write run.json, requests.jsonl and steps.csv here; add a row to runs.csv.")
+]
+Quiet = Annotated[bool, _in(OUTPUT, "--quiet", "-q", help="No messages but warnings.")]
+
+
+def parse_list(text: str, what: str) -> tuple[int, ...]:
+    """`"8,64"` as `(8, 64)`. ValueError, naming `what`, for an entry that is no positive integer or stands twice."""
+    values = []
+    for entry in text.split(","):
+        if not entry.strip().isdecimal() or int(entry) < 1:
+            raise ValueError(f"{what} takes integers of at least 1 with commas between, got {text!r}")
+        values.append(int(entry))
+    if len(set(values)) != len(values):
+        raise ValueError(f"{what} names a value twice: {text!r}")
+    return tuple(values)

@@ -1,0 +1,304 @@
+"""Results as evidence: what was run, on what, and what came out, written so that a crash loses nothing.
+
+`run.json` is the whole of one run, `requests.jsonl` a line a request and mode, `steps.csv` its segments; `runs.csv`
+gathers one row a run. The columns of `runs.csv` are `RUN_COLUMNS`, in order; one that was not measured is empty.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from nanoserve.steps import Segment, Steps
+from nanoserve_cli.compare import Comparison, step_ratio
+from nanoserve_cli.planning import PlanTimes
+from nanoserve_cli.replay import Replay
+from nanoserve_cli.stats import Spread
+
+SCHEMA_VERSION = 1
+
+PROVENANCE_COLUMNS = (
+    "schema_version",
+    "started_utc",
+    "command",
+    "git_sha",
+    "git_dirty",
+    "nanoserve_version",
+    "python_version",
+    "torch_version",
+    "device",
+    "driver",
+    "seed",
+    "trace_key",
+    "trace_sha256",
+)
+COUNT_COLUMNS = (
+    "steps",
+    "open_shapes",
+    "bucketed_shapes",
+    "shapes_available",
+    "waste",
+    "total_waste",
+    "open_cells",
+    "live_cells",
+    "padded_cells",
+    "ragged_padding",
+    "width_padding",
+    "row_padding",
+    "off_list_steps",
+    "compiles_open",
+    "compiles_bucketed",
+    "recompiles_bucketed",
+    "abandoned_open",
+    "falls_back_open",
+    "falls_back_bucketed",
+    "requests",
+    "finished",
+    "rejected",
+    "failed",
+    "preemptions",
+)
+TIME_COLUMNS = (
+    "plan_ms_open",
+    "plan_ms_bucketed",
+    "plan_us_open",
+    "plan_us_bucketed",
+    "step_ms_open",
+    "step_ms_bucketed",
+    "step_ratio",
+    "step_ratio_low",
+    "step_ratio_high",
+    "tokens_per_s_open",
+    "tokens_per_s_bucketed",
+)
+SETTING_COLUMNS = (
+    "workload",
+    "model",
+    "runner",
+    "dtype",
+    "max_batch_size",
+    "max_model_len",
+    "policy",
+    "clock",
+    "step_ms",
+)
+RUN_COLUMNS = PROVENANCE_COLUMNS + SETTING_COLUMNS + COUNT_COLUMNS + TIME_COLUMNS
+
+
+class RecordsError(ValueError):
+    """A results file that cannot be written or added to; nothing in it was changed."""
+
+
+def provenance(*, seed: int, device: str | None, trace_key: str | None, trace_sha256: str | None) -> dict[str, Any]:
+    """The provenance columns of a run that starts now. `device` is None where no tensor was touched."""
+    sha, dirty = _git_state()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["nanoserve", *sys.argv[1:]]),
+        "git_sha": sha,
+        "git_dirty": dirty,
+        "nanoserve_version": metadata.version("nanoserve"),
+        "python_version": platform.python_version(),
+        "torch_version": None if device is None else metadata.version("torch"),
+        "device": _device_name(device),
+        "driver": _driver(device),
+        "seed": seed,
+        "trace_key": trace_key,
+        "trace_sha256": trace_sha256,
+    }
+
+
+def count_columns(comparison: Comparison) -> dict[str, Any]:
+    """`COUNT_COLUMNS` of a comparison: the same on every machine under the virtual clock."""
+    cost, opened, bucketed = comparison.cost, comparison.open, comparison.bucketed
+    outcomes = bucketed.replay.outcomes
+    return {
+        "steps": cost.steps,
+        "open_shapes": cost.open_shapes,
+        "bucketed_shapes": cost.shapes_used,
+        "shapes_available": cost.shapes_available,
+        "waste": cost.waste,
+        "total_waste": cost.total_waste,
+        "open_cells": cost.open_cells,
+        "live_cells": cost.live_cells,
+        "padded_cells": cost.padded_cells,
+        "ragged_padding": cost.ragged_padding,
+        "width_padding": cost.width_padding,
+        "row_padding": cost.row_padding,
+        "off_list_steps": cost.off_list_steps,
+        "compiles_open": opened.compiled and opened.compiled.compiles,
+        "compiles_bucketed": bucketed.compiled and bucketed.compiled.compiles,
+        "recompiles_bucketed": bucketed.compiled and bucketed.compiled.recompiles,
+        "abandoned_open": opened.compiled and opened.compiled.abandoned,
+        "falls_back_open": comparison.falls_back_open,
+        "falls_back_bucketed": comparison.falls_back_bucketed,
+        "requests": len(bucketed.replay.requests),
+        "finished": outcomes.get("finished", 0),
+        "rejected": outcomes.get("rejected", 0),
+        "failed": outcomes.get("failed", 0),
+        "preemptions": bucketed.replay.preemptions,
+    }
+
+
+def time_columns(comparison: Comparison, planning: PlanTimes | None) -> dict[str, Any]:
+    """`TIME_COLUMNS` of a comparison; those that were not measured are None. Medians, and quartiles of the ratio."""
+    columns: dict[str, Any] = {"plan_ms_open": planning and planning.open_median}
+    columns["plan_ms_bucketed"] = planning and planning.bucketed_median
+    for mode, run in (("open", comparison.open), ("bucketed", comparison.bucketed)):
+        plan = Spread.of(run.replay.plan_seconds * 1e6)
+        columns[f"plan_us_{mode}"] = plan and plan.median
+        step = Spread.of(run.replay.decode_seconds * 1e3) if comparison.partings is not None else None
+        columns[f"step_ms_{mode}"] = step and step.median
+        columns[f"tokens_per_s_{mode}"] = step and run.replay.decoded_tokens / float(run.replay.decode_seconds.sum())
+    ratio = step_ratio(comparison)
+    columns["step_ratio"] = ratio and ratio.median
+    columns["step_ratio_low"] = ratio and ratio.low
+    columns["step_ratio_high"] = ratio and ratio.high
+    return {name: columns[name] for name in TIME_COLUMNS}
+
+
+def write_run(folder: Path, document: Mapping[str, Any], comparison: Comparison) -> None:
+    """Writes one run into `folder`: `run.json`, `requests.jsonl`, `steps.csv`, each whole or not at all.
+
+    Raises RecordsError where the folder cannot be written.
+    """
+    replays = {"open": comparison.open.replay, "bucketed": comparison.bucketed.replay}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = (line for mode, replay in replays.items() for line in _requests_jsonl(mode, replay))
+        write_atomically(folder / "requests.jsonl", "".join(lines))
+        write_atomically(folder / "steps.csv", steps_csv(comparison.bucketed.replay.steps))
+        write_atomically(folder / "run.json", json.dumps(document, indent=2) + "\n")
+    except OSError as error:
+        raise RecordsError(f"{folder}: cannot write the results: {error.strerror or error}") from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file beside its place and moves it there: a reader sees the old one or the new one, never half of it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Adds one row to a CSV with `RUN_COLUMNS`, in one write under a lock.
+
+    Raises RecordsError where the file has other columns or cannot be written.
+    """
+    try:
+        _append_line(path, row)
+    except OSError as error:
+        raise RecordsError(f"{path}: cannot be added to: {error.strerror or error}") from None
+
+
+def _append_line(path: Path, row: Mapping[str, Any]) -> None:
+    header, line = _csv_line(RUN_COLUMNS), _csv_line([_cell(row.get(column)) for column in RUN_COLUMNS])
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        first = file.readline()
+        if first and first.decode("utf-8", "replace") != header:
+            raise RecordsError(
+                f"{path}: has other columns than schema {SCHEMA_VERSION}: move it away or choose another --out"
+            )
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            # A run that was killed while writing may have left half a line: it stays, and ours starts a new one.
+            header = "" if file.read(1) == b"\n" else "\n"
+        file.write((header + line).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def steps_csv(steps: Steps) -> str:
+    """The segments of a run as CSV: `start_step,rows,width,steps,live_cells`."""
+    return _csv_line(Segment._fields) + "".join(_csv_line(segment) for segment in steps)
+
+
+def _requests_jsonl(mode: str, replay: Replay) -> Iterator[str]:
+    for record, tokens in zip(replay.requests, replay.tokens, strict=True):
+        derived = {"queue_steps": record.queue_steps, "service_steps": record.service_steps, "tokens": tokens}
+        yield json.dumps({"mode": mode} | vars(record) | derived) + "\n"
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else value
+
+
+def _csv_line(values: Sequence[Any]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(values)
+    return buffer.getvalue()
+
+
+def _git_state() -> tuple[str | None, bool | None]:
+    """The commit this code is at and whether it differs from it; None outside a checkout."""
+    here = Path(__file__).resolve().parent
+    try:
+        sha = _git(here, "rev-parse", "HEAD")
+        return sha, bool(_git(here, "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+def _device_name(device: str | None) -> str | None:
+    if device is None:
+        return None
+    if device.startswith("cuda"):
+        import torch
+
+        return str(torch.cuda.get_device_name(device))
+    return f"{_cpu_model()} ({os.cpu_count()} cores)"
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _driver(device: str | None) -> str | None:
+    if device is None or not device.startswith("cuda"):
+        return None
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
+        return done.stdout.splitlines()[0].strip()
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return None

@@ -1,0 +1,264 @@
+"""Comparisons as tables: counts apart from times, every share with what it is a share of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nanoserve_cli.latency import METRICS
+from nanoserve_cli.stats import Percentiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.table import Table
+
+    from nanoserve_cli.assets import Asset
+    from nanoserve_cli.bench import BenchRun
+    from nanoserve_cli.planning import PlanTimes
+
+Row = dict[str, Any]
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> Table:
+    """A table that no width of terminal or pipe breaks inside a figure: headers carry their own line breaks."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption=caption,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_header=any(columns),
+    )
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def counts_table(rows: Sequence[Row]) -> Table:
+    """Shapes and cells of lockstep runs, a line each."""
+    return _table(
+        "Shapes and cells (counts: the same on every machine)",
+        (
+            "steps",
+            "open\nshapes",
+            "bucketed\nshapes",
+            "shapes\navailable",
+            "waste",
+            "total\nwaste",
+            "open\ncells",
+            "padded\ncells",
+        ),
+        [
+            (
+                f"{row['steps']:,}",
+                f"{row['open_shapes']:,}",
+                f"{row['bucketed_shapes']:,}",
+                f"{row['shapes_available']:,}",
+                f"{row['waste']:.1%}",
+                f"{row['total_waste']:.1%}",
+                f"{row['open_cells']:,}",
+                f"{row['padded_cells']:,}",
+            )
+            for row in rows
+        ],
+        caption="waste = 1 - open / padded cells; total waste = 1 - live / padded cells",
+    )
+
+
+def compiles_table(rows: Sequence[Row]) -> Table:
+    """What dynamo made of the shapes of lockstep runs."""
+    return _table(
+        "Compiles (dynamo's own count; no code is generated)",
+        ("steps", "open", "bucketed", "bucketed,\nwarm", "torch.compile as it is,\non the open run"),
+        [
+            (
+                f"{row['steps']:,}",
+                _compiles(row["compiles_open"], row["abandoned_open"]),
+                _compiles(row["compiles_bucketed"], 0),
+                _compiles(row["recompiles_bucketed"], 0),
+                row["falls_back_open"] or "keeps every shape",
+            )
+            for row in rows
+        ],
+    )
+
+
+def planning_table(rows: Sequence[tuple[Row, PlanTimes]]) -> Table:
+    """Host time to plan lockstep runs with nothing behind them."""
+    return _table(
+        "Planning on the host (this machine, this run): ms a run with its cache made",
+        (
+            "steps",
+            "open\nmedian",
+            "bucketed\nmedian",
+            "open\nbest of 3",
+            "bucketed\nbest of 3",
+            "open\nus/step",
+            "bucketed\nus/step",
+        ),
+        [
+            (
+                f"{row['steps']:,}",
+                *(f"{ms:.2f}" for ms in (t.open_median, t.bucketed_median, t.open_best, t.bucketed_best)),
+                *(f"{ms * 1e3 / row['steps']:.1f}" for ms in (t.open_median, t.bucketed_median)),
+            )
+            for row, t in rows
+        ],
+    )
+
+
+def times_table(rows: Sequence[Row]) -> Table:
+    """Times of lockstep runs: medians of this run on this machine."""
+    return _table(
+        "Decode steps (this machine, this run: compare within a line)",
+        ("steps", "open\nms", "bucketed\nms", "ratio", "ratio,\nquartiles", "open\ntokens/s", "bucketed\ntokens/s"),
+        [
+            (
+                f"{row['steps']:,}",
+                *_figures(row, "step_ms", ".2f"),
+                *_ratio(row),
+                *_figures(row, "tokens_per_s", ",.0f"),
+            )
+            for row in rows
+        ],
+        caption="medians of a forward and its draw; ratio = bucketed / open, step by step",
+    )
+
+
+def traffic_table(row: Row) -> Table:
+    """One replayed workload: what it held, what it presented, what the padding is made of."""
+    padded = row["padded_cells"] or 1
+    lines = [
+        ("requests", f"{row['requests']:,}"),
+        *((f"  {name}", f"{row[name]:,}") for name in ("finished", "rejected", "failed") if row[name]),
+        ("preemptions", f"{row['preemptions']:,}"),
+        ("decode steps", f"{row['steps']:,}"),
+        ("shapes open", f"{row['open_shapes']:,}"),
+        ("shapes bucketed", f"{row['bucketed_shapes']:,} used of {row['shapes_available']:,}"),
+        ("cells padded", f"{row['padded_cells']:,}"),
+        *(
+            (f"  {name.replace('_', ' ')}", f"{row[name]:,} ({row[name] / padded:.1%})")
+            for name in ("live_cells", "ragged_padding", "width_padding", "row_padding")
+        ),
+        ("waste (1 - open / padded)", f"{row['waste']:.1%}"),
+        ("total waste (1 - live / padded)", f"{row['total_waste']:.1%}"),
+        ("compiles open", _compiles(row["compiles_open"], row["abandoned_open"])),
+        ("compiles bucketed", _compiles(row["compiles_bucketed"], 0)),
+        ("torch.compile as it is", row["falls_back_open"] or "keeps every open shape"),
+    ]
+    return _table("Open against bucketed (counts)", ("", ""), lines)
+
+
+def traffic_times_table(row: Row) -> Table:
+    """Times of one replayed workload."""
+    measured = [("plan us", "plan_us", ".1f"), ("step ms", "step_ms", ".2f"), ("tokens/s", "tokens_per_s", ",.0f")]
+    lines = [
+        (f"{label}, median" if name != "tokens_per_s" else label, *_figures(row, name, spec))
+        for label, name, spec in measured
+        if row[f"{name}_open"] is not None
+    ]
+    if row["step_ratio"] is not None:
+        ratio, quartiles = _ratio(row)
+        lines += [("bucketed / open, step by step", "", ratio), ("  quartiles", "", quartiles)]
+    return _table("Decode steps (this machine, this run)", ("", "open", "bucketed"), lines)
+
+
+def fidelity_table(fidelity: Row) -> Table:
+    """How faithfully the traffic was replayed."""
+    spreads = {name: value for name, value in fidelity.items() if isinstance(value, Percentiles)}
+    figures = [
+        (name.replace("_", " "), *_spread(spreads[name]))
+        if name in spreads
+        else (name.replace("_", " "), _figure(value))
+        for name, value in fidelity.items()
+        if value is not None
+    ]
+    return _table("Replay", ("", "", "p50", "p90", "p99"), figures)
+
+
+def latency_table(latency: dict[str, dict[str, Percentiles]]) -> Table:
+    """Latencies of each mode, with their definitions underneath."""
+    rows = [
+        (
+            f"{name} ms {mode}",
+            f"{spread.p50:,.1f}",
+            f"{spread.p90:,.1f}",
+            f"{spread.p99:,.1f}",
+            f"{spread.mean:,.1f}",
+            f"{spread.samples:,}",
+        )
+        for name in (metric.name for metric in METRICS)
+        for mode, found in latency.items()
+        if (spread := found.get(name)) is not None
+    ]
+    definitions = "\n".join(f"{metric.name}: {metric.about}" for metric in METRICS)
+    return _table("Latency", ("", "p50", "p90", "p99", "mean", "samples"), rows, caption=definitions)
+
+
+def throughput_table(modes: dict[str, dict[str, float]]) -> Table:
+    """Requests and tokens a second of each mode."""
+    names = next(iter(modes.values()))
+    rows = [(name.replace("_", " "), *(f"{found[name]:,.2f}" for found in modes.values())) for name in names]
+    return _table("Throughput", ("", *modes), rows)
+
+
+def remarks(run: BenchRun) -> Iterator[str]:
+    """What else a reader of one run should know, a line each."""
+    comparison = run.comparison
+    if comparison.partings is not None and comparison.partings.requests:
+        yield (
+            f"{comparison.partings.requests} requests part between open and bucketed at a tie "
+            f"(top-two logit gap at most {comparison.partings.widest_gap:.1g})"
+        )
+    if comparison.bucketed.inert_rows is not None:
+        rows = (comparison.open.inert_rows or 0) + comparison.bucketed.inert_rows
+        yield f"padding inert: {rows:,} rows compared bit for bit against poisoned memory"
+    compiled = comparison.open.compiled
+    if compiled is not None and compiled.presented > compiled.compiles and not compiled.abandoned:
+        yield (
+            f"dynamic: {compiled.presented:,} open shapes in {compiled.compiles} graphs, with sizes that are symbols: "
+            "a capture needs fixed ones, so neither can be captured once for all shapes"
+        )
+
+
+def assets_table(assets: Sequence[tuple[Asset, Path | None]]) -> Table:
+    """What `nanoserve fetch` knows, and where what it has is."""
+    rows = [
+        (asset.key, asset.about, asset.licence, "not here" if path is None else str(path)) for asset, path in assets
+    ]
+    return _table("nanoserve fetch KEY", ("key", "what", "licence", "kept at"), rows)
+
+
+def _compiles(compiles: int | None, abandoned: int | None) -> str:
+    if compiles is None:
+        return "not counted"
+    return f"{compiles:,}" + (", given up" if abandoned else "")
+
+
+def _figures(row: Row, name: str, spec: str) -> list[str]:
+    values = (row[f"{name}_open"], row[f"{name}_bucketed"])
+    return ["-" if value is None else format(value, spec) for value in values]
+
+
+def _ratio(row: Row) -> tuple[str, str]:
+    if row["step_ratio"] is None:
+        return "-", "-"
+    return f"{row['step_ratio']:.2f}", f"{row['step_ratio_low']:.2f}..{row['step_ratio_high']:.2f}"
+
+
+def _spread(spread: Percentiles) -> tuple[str, str, str, str]:
+    return "", f"{spread.p50:,.1f}", f"{spread.p90:,.1f}", f"{spread.p99:,.1f}"
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,102 @@
+"""What a command replays: a recorded trace or a synthetic one, fitted to a model's length, and what was done to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nanoserve.workload import Workload
+from nanoserve_cli.workload.limits import Fitted, MaxLenRule, fit_to
+from nanoserve_cli.workload.readers import Trace, read_trace
+from nanoserve_cli.workload.resolve import resolve_trace
+from nanoserve_cli.workload.synthetic import parse_length, synthetic_workload
+
+
+@dataclass(frozen=True)
+class TrafficOptions:
+    """Where requests come from: `source` is a trace's path or key, else `num_requests` are drawn."""
+
+    source: str | None = None
+    format: str | None = None
+    strict: bool = False
+    trace_dir: str | None = None
+    limit: int | None = None
+    max_len: MaxLenRule = "reject"
+    num_requests: int | None = None
+    request_rate: float | None = None
+    burstiness: float = 1.0
+    prompt_len: str = "256"
+    output_len: str = "64"
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Requests ready to be replayed. `trace` is None where they were drawn."""
+
+    label: str
+    workload: Workload
+    fitted: Fitted
+    trace: Trace | None
+
+    def notes(self) -> list[str]:
+        """What a person should know of them, a line each: rows skipped, requests dropped or cut, coarse stamps."""
+        lines: list[str] = []
+        if self.trace is not None:
+            lines += [
+                f"{skipped.count:,} rows skipped: {skipped.reason} (first at line {skipped.first_line:,})"
+                for skipped in self.trace.skipped
+            ]
+            if self.trace.out_of_order:
+                lines.append(f"{self.trace.out_of_order:,} requests stood after a later one; sorted by time")
+            if self.trace.stamps is not None and self.trace.stamps.warning:
+                lines.append(self.trace.stamps.warning)
+            lines += self.trace.notes
+        if self.fitted.rejected:
+            lines.append(f"{self.fitted.rejected:,} requests over max_model_len {self.fitted.max_model_len:,} left out")
+        if self.fitted.prompts_cut or self.fitted.outputs_cut:
+            lines.append(
+                f"{self.fitted.prompts_cut:,} prompts and {self.fitted.outputs_cut:,} outputs cut to "
+                f"max_model_len {self.fitted.max_model_len:,}"
+            )
+        return lines
+
+    def account(self) -> dict[str, Any]:
+        """Every row of the source and what became of it: they add up."""
+        rows: dict[str, Any] = {"requests_replayed": len(self.workload), "over_max_model_len": self.fitted.rejected}
+        rows |= {"prompts_cut": self.fitted.prompts_cut, "outputs_cut": self.fitted.outputs_cut}
+        if self.trace is not None:
+            rows |= {"rows_read": self.trace.rows_read, "rows_skipped": self.trace.rows_skipped}
+            rows["skipped_by_reason"] = {skipped.reason: skipped.count for skipped in self.trace.skipped}
+        return rows
+
+
+def load_traffic(options: TrafficOptions, max_model_len: int) -> Traffic:
+    """The requests that `options` ask for, fitted to `max_model_len`.
+
+    Raises TraceError for a source that is no trace, ValueError for options that do not go together or draw nothing.
+    """
+    if options.source is not None:
+        trace = read_trace(
+            resolve_trace(options.source, options.trace_dir),
+            format=options.format,
+            strict=options.strict,
+            limit=options.limit,
+            request_rate=options.request_rate,
+            burstiness=options.burstiness,
+            seed=options.seed,
+        )
+        workload, fitted = fit_to(trace.workload, max_model_len, options.max_len)
+        return Traffic(trace.key or trace.path, workload, fitted, trace)
+    if options.num_requests is None:
+        raise ValueError("no traffic: give --from FILE or --num-requests N")
+    drawn = synthetic_workload(
+        options.num_requests,
+        request_rate=float("inf") if options.request_rate is None else options.request_rate,
+        burstiness=options.burstiness,
+        prompt_len=parse_length(options.prompt_len),
+        output_len=parse_length(options.output_len),
+        seed=options.seed,
+    )
+    workload, fitted = fit_to(drawn, max_model_len, options.max_len)
+    return Traffic("synthetic", workload if options.limit is None else workload.head(options.limit), fitted, None)
