@@ -25,16 +25,21 @@ for command in (bench, fetch, generate):
     app.command(epilog=EXIT_CODES)(command)
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"nanoserve {version('nanoserve')}")
+        raise typer.Exit
+
+
 @app.callback()
 def top(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Which shapes may a decode step present, and what does that choice cost?"""
-    if version:
-        from importlib.metadata import version as installed
-
-        typer.echo(f"nanoserve {installed('nanoserve')}")
-        raise typer.Exit
 
 
 def main() -> None:

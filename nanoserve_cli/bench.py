@@ -83,6 +83,8 @@ class BenchRun:
         return {
             "workload": self.label,
             "policy": self.comparison.policy.render(),
+            "max_batch_size": self.comparison.policy.max_batch_size,
+            "max_model_len": self.comparison.policy.max_model_len,
             **self.row(),
             "warm_up_seconds": bucketed.warm_up_seconds,
             "inert_rows_checked": bucketed.inert_rows,
@@ -127,9 +129,11 @@ def bench_lockstep(
 
     `policy_for(prompt_len + steps)` makes each run's policy. Raises what `compare` raises.
     """
+    policies = [policy_for(prompt_len + count) for count in steps]
+    for count, policy in zip(steps, policies, strict=True):
+        _check_fits(rows, prompt_len, count, policy)
     runs = []
-    for count in steps:
-        policy = policy_for(prompt_len + count)
+    for count, policy in zip(steps, policies, strict=True):
         comparison = compare(
             Workload.lockstep(rows, prompt_len, count), replace(engine, policy=policy), clock, progress=progress
         )
@@ -149,6 +153,16 @@ def bench_traffic(
     """One workload, replayed open and bucketed. Raises what `compare` raises."""
     comparison = compare(traffic.workload, engine, clock, progress=progress)
     return BenchRun(traffic.label, comparison, None, traffic, clock, goodput_ms)
+
+
+def _check_fits(rows: int, prompt_len: int, steps: int, policy: Policy) -> None:
+    if rows > policy.max_batch_size:
+        raise ValueError(f"--rows {rows} do not fit {policy.max_batch_size} rows of cache: raise --max-batch")
+    if prompt_len + steps > policy.max_model_len:
+        raise ValueError(
+            f"a prompt of {prompt_len} and {steps} steps need {prompt_len + steps} slots, max_model_len is "
+            f"{policy.max_model_len}: raise --max-model-len"
+        )
 
 
 def _plain(value: Any) -> Any:

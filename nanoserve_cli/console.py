@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -27,16 +27,24 @@ EXIT_CODES = (
 
 def out() -> Console:
     """The console of what was asked for: stdout."""
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=False)
+    return _console(stderr=False)
 
 
 def err() -> Console:
     """The console of everything said about it: stderr."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    class PlainConsole(Console):
+        """A console that leaves a reader that has gone to `reported`, where rich would exit on the spot."""
+
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError
+
+    return PlainConsole(stderr=stderr, highlight=False, emoji=False, soft_wrap=stderr)
 
 
 def say(message: str, *, quiet: bool = False) -> None:
@@ -57,7 +65,9 @@ def progress_bar(requests: int | None, *, quiet: bool) -> Iterator[Callable[[str
 
     console = err()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=quiet or requests is None or not console.is_terminal
+    ) as progress:
         tasks: dict[str, TaskID] = {}
 
         def report(mode: str, ended: int) -> None:

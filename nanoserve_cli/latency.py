@@ -87,6 +87,8 @@ def parse_goodput(pairs: Sequence[str]) -> dict[str, float]:
             limit = float("nan")
         if name not in known or not 0 < limit < float("inf"):
             raise ValueError(f"goodput {pair!r} is none of {', '.join(f'{n}:MS' for n in known)} with MS above 0")
+        if name in limits:
+            raise ValueError(f"goodput limits {name} twice: {limits[name]:g} and {limit:g} ms")
         limits[name] = limit
     return limits
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nanoserve.extras import import_engine
+
 if TYPE_CHECKING:
     from nanoserve.model.decoder import Decoder
     from nanoserve.model.tokenizer import Tokenizer
@@ -31,11 +33,9 @@ def choose_model(name: str | None, *, device: str, dtype: str, seed: int) -> Mod
     """
     if name is None:
         return ModelChoice()
-    try:
-        import torch
-    except ModuleNotFoundError:
-        raise ImportError("running a model needs torch: pip install 'nanoserve[engine]', or add --host-only") from None
-    from nanoserve.build import default_device
+    default_device = import_engine("nanoserve.build", "running a model").default_device
+    import torch
+
     from nanoserve.model.load import load_model
 
     place = default_device() if device == "auto" else device

@@ -96,6 +96,15 @@ OutDir = Annotated[
 Quiet = Annotated[bool, _in(OUTPUT, "--quiet", "-q", help="No messages but warnings.")]
 
 
+def flags_given(context: typer.Context) -> dict[str, str | None]:
+    """The flags on this command line, by their first name, and the panel each belongs to."""
+    return {
+        parameter.opts[0]: getattr(parameter, "rich_help_panel", None)
+        for parameter in context.command.params
+        if (source := context.get_parameter_source(parameter.name or "")) is not None and source.name == "COMMANDLINE"
+    }
+
+
 def parse_list(text: str, what: str) -> tuple[int, ...]:
     """`"8,64"` as `(8, 64)`. ValueError, naming `what`, for an entry that is no positive integer or stands twice."""
     values = []
@@ -106,3 +115,10 @@ def parse_list(text: str, what: str) -> tuple[int, ...]:
     if len(set(values)) != len(values):
         raise ValueError(f"{what} names a value twice: {text!r}")
     return tuple(values)
+
+
+def milliseconds(value: float, what: str) -> int:
+    """Milliseconds in whole nanoseconds. ValueError, naming `what`, for what is not positive and finite."""
+    if not 1e-6 <= value < float("inf"):
+        raise ValueError(f"{what} takes a positive number of milliseconds, got {value:g}")
+    return round(value * 1e6)

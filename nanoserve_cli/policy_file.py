@@ -18,38 +18,62 @@ class PolicyFileError(ValueError):
 
 
 def load_policy(path: Path) -> DecodeBuckets | StaircaseBuckets:
-    """The policy in `path`: `rows` and `widths` are a product, `ladders` (`{rows: [widths]}`) a staircase."""
-    import yaml
+    """The policy in `path`: `rows` and `widths` are a product, `ladders` (`{rows: [widths]}`) a staircase.
 
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PolicyFileError(f"{path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise PolicyFileError(f"{path}: is no YAML: {error}") from None
-    if not isinstance(document, Mapping):
-        raise PolicyFileError(f"{path}: is no mapping; a policy has the keys {', '.join(KEYS)}")
+    Raises PolicyFileError for what cannot be read, is no such mapping, or names no policy.
+    """
+    document = _document(path)
     for key in document:
         if key not in KEYS:
             raise PolicyFileError(f"{path}: unknown key {key!r}: {did_you_mean(str(key), KEYS)}")
-    if document.get("schema_version") != SCHEMA_VERSION:
-        raise PolicyFileError(
-            f"{path}: schema_version must be {SCHEMA_VERSION}, got {document.get('schema_version')!r}"
-        )
+    version = document.get("schema_version")
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise PolicyFileError(f"{path}: schema_version must be {SCHEMA_VERSION}, got {version!r}")
     try:
         return _policy(document)
-    except (ValueError, TypeError, KeyError) as error:
-        missing = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise PolicyFileError(f"{path}: {missing}") from None
+    except KeyError as error:
+        raise PolicyFileError(f"{path}: the key {error} is missing") from None
+    except ValueError as error:
+        raise PolicyFileError(f"{path}: {error}") from None
+
+
+def _document(path: Path) -> Mapping[Any, Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyFileError(f"{path}: cannot be read: {error}") from None
+    except MarkedYAMLError as error:
+        mark = error.context_mark or error.problem_mark
+        where = "" if mark is None else f", line {mark.line + 1}"
+        problem = " ".join((error.problem or "").split())
+        raise PolicyFileError(f"{path}: is no YAML: {problem}{where}") from None
+    except YAMLError as error:
+        raise PolicyFileError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(document, Mapping):
+        raise PolicyFileError(f"{path}: is no mapping; a policy has the keys {', '.join(KEYS)}")
+    return document
 
 
 def _policy(document: Mapping[str, Any]) -> DecodeBuckets | StaircaseBuckets:
     limits = document["max_batch_size"], document["max_model_len"]
-    if "ladders" in document:
-        if "rows" in document or "widths" in document:
-            raise ValueError("ladders stand for rows and widths: give one or the other")
-        return StaircaseBuckets(*limits, document["ladders"])
-    return DecodeBuckets(*limits, rows=document["rows"], widths=document["widths"])
+    if "ladders" not in document:
+        rows, widths = _listed(document["rows"], "rows"), _listed(document["widths"], "widths")
+        return DecodeBuckets(*limits, rows=rows, widths=widths)
+    if "rows" in document or "widths" in document:
+        raise ValueError("ladders stand for rows and widths: give one or the other")
+    ladders = document["ladders"]
+    if not isinstance(ladders, Mapping):
+        raise ValueError(f"ladders must be a mapping of row buckets to lists of widths, got {ladders!r}")
+    return StaircaseBuckets(*limits, {r: _listed(w, f"the ladder of {r} rows") for r, w in ladders.items()})
+
+
+def _listed(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"{what} must be a list, got {value!r}")
+    return value
 
 
 def policy_document(policy: DecodeBuckets | StaircaseBuckets) -> dict[str, Any]:

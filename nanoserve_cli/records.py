@@ -12,8 +12,10 @@ import io
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
@@ -106,7 +108,7 @@ def provenance(*, seed: int, device: str | None, trace_key: str | None, trace_sh
     return {
         "schema_version": SCHEMA_VERSION,
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["nanoserve", *sys.argv[1:]]),
+        "command": shlex.join(["nanoserve", *sys.argv[1:]]),
         "git_sha": sha,
         "git_dirty": dirty,
         "nanoserve_version": metadata.version("nanoserve"),
@@ -198,35 +200,62 @@ def write_atomically(path: Path, text: str) -> None:
         part.unlink(missing_ok=True)
 
 
+def prepare_folder(folder: Path) -> None:
+    """That results can go into `folder`, which is made: said before an hour's run and not after it.
+
+    Raises RecordsError where it cannot be written or its `runs.csv` has other columns.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RecordsError(f"{folder}: cannot write the results: {error.strerror or error}") from None
+    table = folder / "runs.csv"
+    try:
+        if table.exists():
+            with table.open("r+b") as file:
+                _check_header(table, file.readline())
+    except OSError as error:
+        raise RecordsError(f"{table}: cannot be added to: {error.strerror or error}") from None
+
+
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Adds one row to a CSV with `RUN_COLUMNS`, in one write under a lock.
 
     Raises RecordsError where the file has other columns or cannot be written.
     """
+    line = _csv_line([_cell(row.get(column)) for column in RUN_COLUMNS])
     try:
-        _append_line(path, row)
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            first = file.readline()
+            _check_header(path, first)
+            if not first.endswith(b"\n"):
+                file.truncate(0)
+                file.write(_HEADER)
+            file.seek(0)
+            file.write(_closing(file.read()) + line.encode())
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise RecordsError(f"{path}: cannot be added to: {error.strerror or error}") from None
 
 
-def _append_line(path: Path, row: Mapping[str, Any]) -> None:
-    header, line = _csv_line(RUN_COLUMNS), _csv_line([_cell(row.get(column)) for column in RUN_COLUMNS])
-    with path.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        first = file.readline()
-        if first and first.decode("utf-8", "replace") != header:
-            raise RecordsError(
-                f"{path}: has other columns than schema {SCHEMA_VERSION}: move it away or choose another --out"
-            )
-        size = file.seek(0, os.SEEK_END)
-        if size:
-            file.seek(size - 1)
-            # A run that was killed while writing may have left half a line: it stays, and ours starts a new one.
-            header = "" if file.read(1) == b"\n" else "\n"
-        file.write((header + line).encode())
-        file.flush()
-        os.fsync(file.fileno())
+def _check_header(path: Path, first: bytes) -> None:
+    """That a first line is the header, or the beginning of one that was cut short."""
+    if first != _HEADER and (first.endswith(b"\n") or not _HEADER.startswith(first)):
+        raise RecordsError(
+            f"{path}: has other columns than schema {SCHEMA_VERSION}: move it away or choose another --out"
+        )
+
+
+def _closing(content: bytes) -> bytes:
+    """What ends a row that was cut short by a kill, so that it does not swallow the next: its quote, and its line."""
+    if content.endswith(b"\n") and content.count(b'"') % 2 == 0:
+        return b""
+    return b'"\n' if content.count(b'"') % 2 else b"\n"
 
 
 def steps_csv(steps: Steps) -> str:
@@ -302,3 +331,6 @@ def _driver(device: str | None) -> str | None:
         return done.stdout.splitlines()[0].strip()
     except (OSError, subprocess.SubprocessError, IndexError):
         return None
+
+
+_HEADER = _csv_line(RUN_COLUMNS).encode()

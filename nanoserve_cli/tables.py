@@ -24,6 +24,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], ca
     """A table that no width of terminal or pipe breaks inside a figure: headers carry their own line breaks."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(
         title=title,
@@ -38,7 +39,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], ca
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(cell) for cell in row))
     return table
 
 
@@ -135,25 +136,27 @@ def times_table(rows: Sequence[Row]) -> Table:
 
 def traffic_table(row: Row) -> Table:
     """One replayed workload: what it held, what it presented, what the padding is made of."""
-    padded = row["padded_cells"] or 1
     lines = [
         ("requests", f"{row['requests']:,}"),
         *((f"  {name}", f"{row[name]:,}") for name in ("finished", "rejected", "failed") if row[name]),
         ("preemptions", f"{row['preemptions']:,}"),
         ("decode steps", f"{row['steps']:,}"),
-        ("shapes open", f"{row['open_shapes']:,}"),
-        ("shapes bucketed", f"{row['bucketed_shapes']:,} used of {row['shapes_available']:,}"),
-        ("cells padded", f"{row['padded_cells']:,}"),
-        *(
-            (f"  {name.replace('_', ' ')}", f"{row[name]:,} ({row[name] / padded:.1%})")
-            for name in ("live_cells", "ragged_padding", "width_padding", "row_padding")
-        ),
-        ("waste (1 - open / padded)", f"{row['waste']:.1%}"),
-        ("total waste (1 - live / padded)", f"{row['total_waste']:.1%}"),
-        ("compiles open", _compiles(row["compiles_open"], row["abandoned_open"])),
-        ("compiles bucketed", _compiles(row["compiles_bucketed"], 0)),
-        ("torch.compile as it is", row["falls_back_open"] or "keeps every open shape"),
     ]
+    if row["steps"]:
+        lines += [
+            ("shapes open", f"{row['open_shapes']:,}"),
+            ("shapes bucketed", f"{row['bucketed_shapes']:,} used of {row['shapes_available']:,}"),
+            ("cells padded", f"{row['padded_cells']:,}"),
+            *(
+                (f"  {name.replace('_', ' ')}", f"{row[name]:,} ({row[name] / row['padded_cells']:.1%})")
+                for name in ("live_cells", "ragged_padding", "width_padding", "row_padding")
+            ),
+            ("waste (1 - open / padded)", f"{row['waste']:.1%}"),
+            ("total waste (1 - live / padded)", f"{row['total_waste']:.1%}"),
+            ("compiles open", _compiles(row["compiles_open"], row["abandoned_open"])),
+            ("compiles bucketed", _compiles(row["compiles_bucketed"], 0)),
+            ("torch.compile as it is", row["falls_back_open"] or "keeps every open shape"),
+        ]
     return _table("Open against bucketed (counts)", ("", ""), lines)
 
 
@@ -199,7 +202,8 @@ def latency_table(latency: dict[str, dict[str, Percentiles]]) -> Table:
         for mode, found in latency.items()
         if (spread := found.get(name)) is not None
     ]
-    definitions = "\n".join(f"{metric.name}: {metric.about}" for metric in METRICS)
+    shown = {name for found in latency.values() for name in found}
+    definitions = "\n".join(f"{metric.name}: {metric.about}" for metric in METRICS if metric.name in shown)
     return _table("Latency", ("", "p50", "p90", "p99", "mean", "samples"), rows, caption=definitions)
 
 
@@ -231,10 +235,15 @@ def remarks(run: BenchRun) -> Iterator[str]:
 
 def assets_table(assets: Sequence[tuple[Asset, Path | None]]) -> Table:
     """What `nanoserve fetch` knows, and where what it has is."""
-    rows = [
-        (asset.key, asset.about, asset.licence, "not here" if path is None else str(path)) for asset, path in assets
-    ]
-    return _table("nanoserve fetch KEY", ("key", "what", "licence", "kept at"), rows)
+    from rich.text import Text
+
+    table = _table("nanoserve fetch KEY", ("key", "licence"), ())
+    table.columns[1].justify = "left"
+    table.add_column("where it is kept, and what it is", overflow="fold")
+    for asset, path in assets:
+        kept = "not here" if path is None else str(path)
+        table.add_row(asset.key, asset.licence, Text(f"{kept}\n{asset.about}"))
+    return table
 
 
 def _compiles(compiles: int | None, abandoned: int | None) -> str:

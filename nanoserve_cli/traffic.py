@@ -98,5 +98,6 @@ def load_traffic(options: TrafficOptions, max_model_len: int) -> Traffic:
         output_len=parse_length(options.output_len),
         seed=options.seed,
     )
-    workload, fitted = fit_to(drawn, max_model_len, options.max_len)
-    return Traffic("synthetic", workload if options.limit is None else workload.head(options.limit), fitted, None)
+    taken = drawn if options.limit is None else drawn.head(options.limit)
+    workload, fitted = fit_to(taken, max_model_len, options.max_len)
+    return Traffic("synthetic", workload, fitted, None)

@@ -14,18 +14,21 @@ Exceptions::
         PlanUnsound             a plan would read or write the wrong place
           StepNotInert          padding reached a real row
         StepRecompiled          a step after warm-up would have compiled
+        CaptureUnsound          a step that cannot be recorded, or no longer replayed
     ValueError
       RequestRejected           a request that can never run
       DoesNotFit                an allocation larger than the memory
+      CheckpointError           files of a model that are absent or damaged
+      UnsupportedModel          a model that is whole and not implemented
     RuntimeError
       KVCacheExhausted          no free block
       SlotTableFull             no column left in a row
       CompilerMissing           Inductor on a CPU without a C++ compiler
+      CaptureFailed             CUDA refused a capture
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nanoserve.buckets import (
@@ -55,6 +58,7 @@ from nanoserve.cache import (
     audit_blocks,
 )
 from nanoserve.engine import Engine, StepResult
+from nanoserve.extras import import_engine as _import_engine
 from nanoserve.gates import (
     CAPTURE_LIMIT,
     DEFAULT_WASTE_LIMIT,
@@ -65,6 +69,7 @@ from nanoserve.gates import (
     check_waste_bounded,
 )
 from nanoserve.memory import DoesNotFit
+from nanoserve.model.errors import CheckpointError, UnsupportedModel
 from nanoserve.plan import (
     DecodePlan,
     PlanUnsound,
@@ -85,6 +90,8 @@ from nanoserve.workload import Workload
 
 if TYPE_CHECKING:
     from nanoserve.decode.compiled import CompiledRegion, CompilerMissing, StepRecompiled, compiled
+    from nanoserve.decode.cuda_graphs import CaptureFailed
+    from nanoserve.decode.trace import CaptureUnsound
     from nanoserve.inert import StepNotInert, check_step_inert
     from nanoserve.model.load import load_model
 
@@ -99,7 +106,10 @@ __all__ = [
     "BlockTable",
     "BlocksUnsound",
     "BucketsUnsound",
+    "CaptureFailed",
     "CaptureList",
+    "CaptureUnsound",
+    "CheckpointError",
     "CompiledRegion",
     "CompilerMissing",
     "DecodeBuckets",
@@ -126,6 +136,7 @@ __all__ = [
     "StepResult",
     "Steps",
     "StepsRecorder",
+    "UnsupportedModel",
     "Workload",
     "audit_blocks",
     "bucket_for",
@@ -156,6 +167,8 @@ _NEEDS_TORCH = {
     "CompilerMissing": "nanoserve.decode.compiled",
     "StepRecompiled": "nanoserve.decode.compiled",
     "compiled": "nanoserve.decode.compiled",
+    "CaptureFailed": "nanoserve.decode.cuda_graphs",
+    "CaptureUnsound": "nanoserve.decode.trace",
     "StepNotInert": "nanoserve.inert",
     "check_step_inert": "nanoserve.inert",
     "load_model": "nanoserve.model.load",
@@ -166,9 +179,4 @@ def __getattr__(name: str) -> Any:
     module = _NEEDS_TORCH.get(name)
     if module is None:
         raise AttributeError(f"module 'nanoserve' has no attribute {name!r}")
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name == "torch":
-            raise ImportError(f"nanoserve.{name} needs torch: pip install 'nanoserve[engine]'") from error
-        raise
+    return getattr(_import_engine(module, f"nanoserve.{name}"), name)

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from nanoserve.buckets import DecodePolicy, Shape
 from nanoserve.cache.kv import BatchedPagedKVCache, audit_blocks
+from nanoserve.decode import RUNNERS
+from nanoserve.extras import import_engine
 from nanoserve.memory import check_tables_fit
 from nanoserve.plan import DecodePlan, check_plan, plan_decode
 from nanoserve.prefill import PrefillBatch, plan_prefill
@@ -31,7 +33,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step did. `plan` is None where no row decoded; `outputs` are the requests ended since the last step.
+    """What one step did. `plan` is None where no row decoded; `outputs` are those finished or failed since the last.
 
     `tokens` are `(request_id, token)`, prefilled ones last. Seconds are wall clock: `decode_seconds` and
     `prefill_seconds` end when the tokens are on the host.
@@ -69,6 +71,7 @@ class Engine:
         self.max_prefill_tokens = max_prefill_tokens
         self.audit = audit
         self._ended: list[RequestOutput] = []
+        self._made: list[tuple[str, int]] = []
         self._gates_ran = False
         self._unnamed = 0
 
@@ -97,7 +100,9 @@ class Engine:
         `policy` is given: the padding pays only where something reuses the graph. `audit` runs every gate on every
         step, else they run on the first. ValueError for limits, pools and policies that do not fit together.
         """
-        check_tables_fit(max_batch_size, max_model_len)
+        if runner not in RUNNERS:
+            raise ValueError(f"runner {runner!r} is unknown; choose one of {', '.join(RUNNERS)}")
+        check_tables_fit(max_batch_size, max_model_len, num_blocks or 0)
         cache = BatchedPagedKVCache(
             max_batch_size,
             max_model_len,
@@ -108,9 +113,7 @@ class Engine:
         )
         if model is None:
             return cls(cache, PlanOnly(), vocab_size=None, max_prefill_tokens=max_prefill_tokens, audit=audit)
-        from nanoserve.build import build_worker
-
-        worker = build_worker(
+        worker = import_engine("nanoserve.build", "an engine with a model").build_worker(
             model, cache, device=device, dtype=dtype, runner=runner, compile_backend=compile_backend, dynamic=dynamic
         )
         config = worker.decoder.config
@@ -125,8 +128,8 @@ class Engine:
 
     @property
     def has_requests(self) -> bool:
-        """Whether anything waits or runs."""
-        return self.scheduler.has_requests
+        """Whether a step has anything to do: a request waits or runs, or one has ended and no step has said so yet."""
+        return self.scheduler.has_requests or bool(self._ended)
 
     def warm_up(self, shapes: Sequence[Shape] | None = None) -> float:
         """Runs every shape of the policy once with nobody in it, and allows no other afterwards; returns the seconds.
@@ -174,30 +177,34 @@ class Engine:
         """One token for every running request, and the first for every one admitted.
 
         Where the forward raises, the requests that were in it end as failed, their blocks are free, and the error goes
-        on to the caller; the others are untouched and the next step reports the failed.
+        on to the caller; the others are untouched (admitted ones wait again) and the next step reports the failed.
         """
         schedule = self.scheduler.schedule()
-        tokens: list[tuple[str, int]] = []
         start = perf_counter()
         plan = self._plan(schedule.decode_rows)
         planned = perf_counter()
         if plan is not None:
-            tokens += self._decode(plan)
+            try:
+                self._decode(plan)
+            except BaseException:
+                self.scheduler.put_back(schedule.admitted)
+                raise
         decoded = perf_counter()
         prefills = plan_prefill([request.length for request in schedule.admitted], self.max_prefill_tokens)
         for batch in prefills:
-            tokens += self._prefill(schedule.decode_rows, batch, schedule.admitted)
+            self._prefill(schedule.decode_rows, batch, schedule.admitted)
         prefilled = perf_counter()
         if self.audit:
             audit_blocks(self.cache)
         ended, self._ended = self._ended, []
+        made, self._made = self._made, []
         return StepResult(
             plan=plan,
             prefills=prefills,
             admitted=tuple(request.request_id for request in schedule.admitted),
             preempted=tuple(request.request_id for request in schedule.preempted),
             moves=schedule.moves,
-            tokens=tuple(tokens),
+            tokens=tuple(made),
             outputs=tuple(ended),
             plan_seconds=planned - start,
             decode_seconds=decoded - planned,
@@ -215,10 +222,14 @@ class Engine:
         """Runs prompts to their end and returns their outputs in the prompts' order. The engine must be idle."""
         if self.scheduler.has_requests:
             raise ValueError("generate needs an idle engine: step it until has_requests is false")
-        ids = [
-            self.add_request(prompt, max_tokens=max_tokens, sampling=sampling, ignore_eos=ignore_eos)
-            for prompt in prompts
-        ]
+        ids: list[str] = []
+        try:
+            for prompt in prompts:
+                ids.append(self.add_request(prompt, max_tokens=max_tokens, sampling=sampling, ignore_eos=ignore_eos))
+        except ValueError:
+            for request_id in ids:
+                self.abort(request_id)
+            raise
         outputs: dict[str, RequestOutput] = {}
         while self.has_requests:
             outputs.update((output.request_id, output) for output in self.step().outputs)
@@ -237,41 +248,39 @@ class Engine:
             self._gates_ran = True
         return plan
 
-    def _decode(self, plan: DecodePlan) -> list[tuple[str, int]]:
+    def _decode(self, plan: DecodePlan) -> None:
         requests = self._requests(0, plan.batch_size)
         try:
             drawn = self.worker.decode(plan, self.feed(plan.batch_size), [request.sampler for request in requests])
-        except Exception as error:
+        except BaseException as error:
             self._fail(0, len(requests), error)
             raise
         self.cache.advance(plan.batch_size)
-        return self._take(0, requests, drawn)
+        self._take(0, requests, drawn)
 
-    def _prefill(self, decode_rows: int, batch: PrefillBatch, admitted: Sequence[Request]) -> list[tuple[str, int]]:
+    def _prefill(self, decode_rows: int, batch: PrefillBatch, admitted: Sequence[Request]) -> None:
         requests = admitted[batch.first : batch.first + batch.prompts]
         first_row = decode_rows + batch.first
         prompts, samplers = [request.tokens for request in requests], [request.sampler for request in requests]
         try:
             drawn = self.worker.prefill(first_row, prompts, samplers)
-        except Exception as error:
-            # The batches behind this one hold rows and would decode next step without ever having been prefilled.
-            self._fail(first_row, len(admitted) - batch.first, error)
+        except BaseException as error:
+            self._fail(first_row, len(requests), error)
+            self.scheduler.put_back(admitted[batch.first + batch.prompts :])
             raise
-        return self._take(first_row, requests, drawn)
+        self._take(first_row, requests, drawn)
 
-    def _take(self, first_row: int, requests: Sequence[Request], drawn: Drawn) -> list[tuple[str, int]]:
+    def _take(self, first_row: int, requests: Sequence[Request], drawn: Drawn) -> None:
         """Appends each row's token to its request, and ends those that are done."""
-        made: list[tuple[str, int]] = []
         for row, (request, token, finite) in enumerate(zip(requests, *drawn, strict=True), first_row):
             if not finite:
                 self._ended.append(self.scheduler.end(row, "failed", "the logits were not finite"))
                 continue
-            made.append((request.request_id, token))
+            self._made.append((request.request_id, token))
             if reason := request.take(token):
                 self._ended.append(self.scheduler.end(row, "finished", reason))
-        return made
 
-    def _fail(self, first_row: int, rows: int, error: Exception) -> None:
+    def _fail(self, first_row: int, rows: int, error: BaseException) -> None:
         reason = f"{type(error).__name__}: {error}"
         self._ended += [self.scheduler.end(row, "failed", reason) for row in range(first_row, first_row + rows)]
 

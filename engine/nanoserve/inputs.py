@@ -35,8 +35,13 @@ class StepInputs:
         return self._buffer
 
     def write(self, plan: DecodePlan, tokens: Ints) -> DecodeInputs:
-        """The inputs of a planned step whose rows feed in `tokens` int64 `[batch_size]`. Views, not copies."""
+        """The inputs of a planned step whose rows feed in `tokens` int64 `[batch_size]`. Views, not copies.
+
+        ValueError for another number of tokens than the plan has rows.
+        """
         rows = plan.batch_size
+        if tokens.shape != (rows,):
+            raise ValueError(f"the plan has {rows} rows, tokens of shape {tokens.shape} do not broadcast to them")
         context = plan.context_snapshot[:rows]
         self._host[0, :rows] = tokens
         np.subtract(context, 1, out=self._host[1, :rows])

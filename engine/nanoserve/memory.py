@@ -23,16 +23,21 @@ def available_host_bytes() -> int | None:
         return None
 
 
-def check_tables_fit(max_batch_size: int, max_model_len: int) -> int:
-    """Bytes of a slot table (int64). Raises DoesNotFit where that is more than the host has."""
-    needed = max_batch_size * max_model_len * 8
+def check_tables_fit(max_batch_size: int, max_model_len: int, num_blocks: int) -> int:
+    """Bytes of a slot table and a list of blocks (int64). Raises DoesNotFit where the host has not that much."""
+    table, ledger = max_batch_size * max_model_len * 8, num_blocks * 8
     available = available_host_bytes()
-    if available is not None and needed > available:
+    if available is not None and table > available:
         raise DoesNotFit(
-            f"a slot table of {max_batch_size} rows by {max_model_len} tokens is {mib(needed)}, {mib(available)} are "
+            f"a slot table of {max_batch_size} rows by {max_model_len} tokens is {mib(table)}, {mib(available)} are "
             "available: lower max_batch_size or max_model_len"
         )
-    return needed
+    if available is not None and table + ledger > available:
+        raise DoesNotFit(
+            f"the list of {num_blocks} blocks is {mib(ledger)}, {mib(available)} are available: "
+            f"num_blocks={max_batch_size * max_model_len} holds every row with blocks of one token"
+        )
+    return table + ledger
 
 
 def check_pool_fits(

@@ -96,7 +96,7 @@ def plan_decode(cache: BatchedPagedKVCache, rows: int) -> DecodePlan:
     writes = np.full(graph_rows, cache.sink_slot, dtype=np.int64)
     writes[:rows] = cache.next_slots(rows)
     slots, is_window = cache.slot_table.read(range(rows), graph_width, pad_rows=graph_rows - rows)
-    return DecodePlan(
+    plan = DecodePlan(
         batch_size=rows,
         width=width,
         live_cells=int(context.sum()),
@@ -109,10 +109,18 @@ def plan_decode(cache: BatchedPagedKVCache, rows: int) -> DecodePlan:
         context_snapshot=context,
         write_snapshot=writes,
     )
+    cache.plan = plan
+    return plan
 
 
-def decode_shape(input_ids: Any, plan: DecodePlan) -> Shape:
-    """The dims the forward runs, read off the plan. PlanUnsound where `input_ids` has another number of rows."""
+def decode_shape(input_ids: Any, cache: BatchedPagedKVCache) -> Shape:
+    """The dims that the forward of the cache's last plan runs; no tensor is read.
+
+    PlanUnsound where nothing was planned, or `input_ids` has another number of rows than the plan.
+    """
+    plan: DecodePlan | None = cache.plan
+    if plan is None:
+        raise PlanUnsound("no step was planned yet: call plan_decode first")
     if input_ids.shape[0] != plan.graph_rows:
         raise PlanUnsound(f"input_ids has {input_ids.shape[0]} rows, the plan runs {plan.graph_rows}")
     return plan.shape
@@ -120,6 +128,8 @@ def decode_shape(input_ids: Any, plan: DecodePlan) -> Shape:
 
 def check_plan_rows(plan: DecodePlan, cache: BatchedPagedKVCache) -> int:
     """That the rectangle fits the step and the policy, and its vectors fit the rectangle. Returns the graph rows."""
+    if plan.batch_size < 1:
+        raise PlanUnsound(f"the plan has {plan.batch_size} rows: a step decodes at least one")
     if not (plan.batch_size <= plan.graph_rows and plan.width <= plan.graph_width):
         raise PlanUnsound(f"the step is {plan.open_shape}, the forward would run {plan.shape}: it covers too little")
     policy = cache.decode_buckets
@@ -134,15 +144,22 @@ def check_plan_rows(plan: DecodePlan, cache: BatchedPagedKVCache) -> int:
 
 
 def check_plan_addressing(plan: DecodePlan, cache: BatchedPagedKVCache) -> int:
-    """That each row writes its last live entry, no slot is written twice, and real lengths are at least 1.
+    """That each row writes its last live entry, no slot twice, and lengths are at least 1 and counted right.
 
     Reads the slot table in host memory, never the device. Returns the rows checked.
     """
+    if plan.batch_size < 1:
+        raise PlanUnsound(f"the plan has {plan.batch_size} rows: a step decodes at least one")
     real = slice(0, plan.batch_size)
     lengths, writes = plan.context_snapshot[real], plan.write_snapshot[real]
     if int(lengths.min()) < 1:
         raise PlanUnsound(
             f"row {int(lengths.argmin())} has length {int(lengths.min())}: a decoding row holds its own token"
+        )
+    if (plan.width, plan.live_cells) != (int(lengths.max()), int(lengths.sum())):
+        raise PlanUnsound(
+            f"the plan says width {plan.width} and {plan.live_cells} live cells, its rows are up to {lengths.max()} "
+            f"long and hold {int(lengths.sum())}: a newest token would lie outside"
         )
     last = cache.slot_table.host[np.arange(plan.batch_size), lengths - 1]
     wrong = np.flatnonzero(last != writes)

@@ -25,8 +25,8 @@ class SamplingParams:
             raise ValueError(f"temperature must be 0 or more, got {self.temperature}")
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be 0 or more, got {self.seed}")
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be 0 or more and below 2**64, got {self.seed}")
 
 
 class Sampler:
@@ -47,7 +47,9 @@ class Sampler:
 
         if self._generator is None:
             self._generator = torch.Generator().manual_seed(self.params.seed)
-        probabilities = torch.softmax(logits.double() / self.params.temperature, dim=-1)
+        # The largest becomes 0 first: a tiny temperature then sends the others to -inf and nothing to inf - inf.
+        below_best = logits.double() - logits.double().max()
+        probabilities = torch.softmax(below_best / self.params.temperature, dim=-1)
         ordered, token_ids = probabilities.sort(descending=True, stable=True)
         before = ordered.cumsum(-1) - ordered
         ordered[before >= self.params.top_p] = 0.0

@@ -195,6 +195,12 @@ class Scheduler:
             admitted.append(request)
         return tuple(admitted)
 
+    def put_back(self, admitted: Sequence[Request]) -> None:
+        """Returns requests that were admitted but not prefilled to the front of the queue, in their order."""
+        for request in reversed(admitted):
+            self._vacate(self.row_of(request))
+            self.waiting.appendleft(request)
+
     def row_of(self, request: Request) -> int:
         """The row a running request holds."""
         return self.running.index(request)

@@ -36,7 +36,7 @@ class Steps:
     """The segments of one run as columns (int64 arrays of one length), in time order.
 
     Raises ValueError where a column differs in length, a count is below 1, two segments overlap in time, or
-    live cells are more than the rectangle holds or fewer than one a row.
+    live cells are more than the rectangle holds or fewer than its longest row and one for each other.
     """
 
     start_step: Column
@@ -57,7 +57,9 @@ class Steps:
         late = np.flatnonzero(self.start_step[1:] < (self.start_step + self.steps)[:-1])
         if late.size:
             raise ValueError(f"segment {int(late[0]) + 1} starts before the one before it ends: not in time order")
-        beyond = np.flatnonzero((self.live_cells > self.open_cells_each) | (self.live_cells < self.rows * self.steps))
+        # One row is as long as the step is wide, the others hold at least a token.
+        fewest = self.open_cells_each // self.rows + (self.rows - 1) * self.steps
+        beyond = np.flatnonzero((self.live_cells > self.open_cells_each) | (self.live_cells < fewest))
         if beyond.size:
             at = int(beyond[0])
             raise ValueError(
@@ -134,7 +136,7 @@ class StepsRecorder:
         `step` numbers it on the run's clock and defaults to the next; give it where the clock has steps with
         no row. ValueError for a step that is no rectangle, or that goes back in time.
         """
-        if not (rows >= 1 and width >= 1 and rows <= live_cells <= rows * width):
+        if not (rows >= 1 and width >= 1 and width + rows - 1 <= live_cells <= rows * width):
             raise ValueError(f"no decode step has {rows} rows, width {width} and {live_cells} live cells")
         current = self._open
         upcoming = 0 if current is None else current.start_step + current.steps

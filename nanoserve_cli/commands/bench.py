@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from nanoserve_cli import options as opt
 from nanoserve_cli.console import out, progress_bar, reported, say, warn
 
@@ -22,6 +24,7 @@ TRAFFIC_MAX_MODEL_LEN = 8192
 
 
 def bench(
+    context: typer.Context,
     rows: opt.Rows = None,
     steps: opt.StepsList = None,
     prompt: opt.Prompt = None,
@@ -65,25 +68,22 @@ def bench(
     virtual clock whose counts are the same on every machine, or on a real one with latencies.
     """
     with reported():
-        from nanoserve.workload import NS_PER_MS
         from nanoserve_cli.bench import bench_lockstep, bench_traffic
         from nanoserve_cli.compare import ClockSettings, EngineSettings
         from nanoserve_cli.latency import parse_goodput
         from nanoserve_cli.model_choice import choose_model
         from nanoserve_cli.policy_file import chosen_policy
+        from nanoserve_cli.records import prepare_folder
         from nanoserve_cli.traffic import TrafficOptions, load_traffic
 
         has_traffic = source is not None or num_requests is not None
-        _check_flags(
-            has_traffic=has_traffic,
-            real=clock == "real",
-            lockstep={"--rows": rows, "--steps": steps, "--prompt": prompt},
-            traffic={"--limit": limit, "--request-rate": request_rate, "--format": format},
-            both_sources=source is not None and num_requests is not None,
-            host_only={"--clock real": clock == "real", "--check-inert": check_inert} if host_only else {},
-            goodput=goodput,
-        )
+        _check_flags(context, has_traffic=has_traffic, host_only=host_only, clock=clock, runner=runner)
+        if goodput is not None and not goodput.strip():
+            raise ValueError("--goodput names no limit: write 'ttft:500' or the like")
         goodput_ms = parse_goodput((goodput or "").split())
+        clocking = ClockSettings(clock, opt.milliseconds(step_ms, "--step-ms"), speedup, seed)
+        if out_dir is not None:
+            prepare_folder(out_dir)
         traffic_options = TrafficOptions(
             source=source,
             format=format,
@@ -107,7 +107,10 @@ def bench(
         )
         default_policy = policy_for(default_max_model_len=TRAFFIC_MAX_MODEL_LEN)
         traffic = load_traffic(traffic_options, default_policy.max_model_len) if has_traffic else None
-        choice = choose_model(None if host_only else model, device=device, dtype=dtype, seed=seed)
+        try:
+            choice = choose_model(None if host_only else model, device=device, dtype=dtype, seed=seed)
+        except ImportError as error:
+            raise ImportError(f"{error}, or add --host-only") from error
         backend = _usable_backend(compile_backend, choice) if runner == "compiled" else compile_backend
         engine = EngineSettings(
             policy=default_policy,
@@ -119,7 +122,6 @@ def bench(
             num_blocks=num_blocks,
             check_inert=check_inert,
         )
-        clocking = ClockSettings(clock, round(step_ms * NS_PER_MS), speedup, seed)
         with progress_bar(None if traffic is None else len(traffic.workload), quiet=quiet) as progress:
             if traffic is not None:
                 for note in traffic.notes():
@@ -145,31 +147,37 @@ def bench(
             say(f"results in {out_dir}", quiet=quiet)
 
 
-def _check_flags(
-    *,
-    has_traffic: bool,
-    real: bool,
-    lockstep: dict[str, Any],
-    traffic: dict[str, Any],
-    both_sources: bool,
-    host_only: dict[str, bool],
-    goodput: str | None,
-) -> None:
+def _check_flags(context: typer.Context, *, has_traffic: bool, host_only: bool, clock: str, runner: str) -> None:
     """ValueError for flags that would do nothing together: better than a run that ignores one."""
-    if both_sources:
+    given = opt.flags_given(context)
+    add_traffic = "add --from FILE or --num-requests N"
+    for flag, panel in given.items():
+        if panel == (opt.LOCKSTEP if has_traffic else opt.TRAFFIC):
+            where = "a lockstep run, not of traffic" if has_traffic else f"traffic: {add_traffic}"
+            raise ValueError(f"{flag} is a flag of {where}")
+    if "--from" in given and "--num-requests" in given:
         raise ValueError("--from replays what was recorded, --num-requests draws: give one of them")
-    idle = lockstep if has_traffic else traffic
-    where = "of a lockstep run, not of traffic" if has_traffic else "of traffic: add --from FILE or --num-requests N"
-    for flag, value in idle.items():
-        if value is not None:
-            raise ValueError(f"{flag} is a flag {where}")
-    for flag, given in host_only.items():
-        if given:
-            raise ValueError(f"{flag} needs a model that runs: drop --host-only")
-    if real and not has_traffic:
-        raise ValueError("--clock real needs arrivals: add --from FILE or --num-requests N")
-    if goodput is not None and not real:
-        raise ValueError("--goodput needs --clock real: the virtual clock has no latencies")
+    if clock == "real" and not has_traffic:
+        raise ValueError(f"--clock real needs arrivals: {add_traffic}")
+    if clock == "real" and host_only:
+        raise ValueError("--clock real needs a model that runs: drop --host-only")
+    for when, flags, why in (
+        ("--from" in given, _DRAWN, "is of drawn requests, --from replays recorded ones"),
+        ("--num-requests" in given, _RECORDED, "is of a recorded trace, --num-requests draws one"),
+        ("--request-rate" not in given, ("--burstiness",), "shapes drawn arrivals: add --request-rate"),
+        (clock == "virtual", ("--speedup",), "needs --clock real: the virtual clock has no speed"),
+        (clock == "virtual", ("--goodput",), "needs --clock real: the virtual clock has no latencies"),
+        (clock == "real", ("--step-ms",), "is the grid of --clock virtual"),
+        (host_only, _MODEL, "needs a model that runs: drop --host-only"),
+        (runner != "compiled", ("--compile-backend",), "is of --runner compiled"),
+    ):
+        if when and (clash := next((flag for flag in flags if flag in given), None)):
+            raise ValueError(f"{clash} {why}")
+
+
+_DRAWN = ("--prompt-len", "--output-len")
+_RECORDED = ("--format", "--strict", "--trace-dir")
+_MODEL = ("--model", "--runner", "--compile-backend", "--dynamic", "--device", "--dtype", "--check-inert")
 
 
 def _usable_backend(backend: str, choice: ModelChoice) -> str:
@@ -210,8 +218,8 @@ def _document(runs: list[BenchRun], choice: ModelChoice, engine: Any, clock: Any
             "block_size": engine.block_size,
             "num_blocks": engine.num_blocks,
             "clock": clock.kind,
-            "step_ms": clock.step_ns / 1e6,
-            "speedup": clock.speedup,
+            "step_ms": clock.step_ns / 1e6 if clock.kind == "virtual" else None,
+            "speedup": clock.speedup if clock.kind == "real" else None,
         },
         "runs": [run.document() for run in runs],
     }
@@ -241,7 +249,8 @@ def _tables(runs: list[BenchRun]) -> Iterator[Table]:
             yield tables.times_table(rows)
         return
     yield tables.traffic_table(rows[0])
-    yield tables.traffic_times_table(rows[0])
+    if rows[0]["steps"]:
+        yield tables.traffic_times_table(rows[0])
     yield tables.fidelity_table(runs[0].fidelity())
     if latency := runs[0].latency():
         yield tables.latency_table(latency)

@@ -39,6 +39,8 @@ def generate(
         tokenizer = choice.tokenizer
         if tokenizer is None:
             raise ValueError(f"{model} cannot answer in text: {choice.tokenizer_problem}")
+        if tokenizer.chat_template is None and not raw:
+            raise ValueError(f"{model} has no chat template: add --raw to continue the text as it is")
         encoded = [tokenizer.encode(p) if raw else tokenizer.chat([{"role": "user", "content": p}]) for p in prompts]
         engine = Engine.build(choice.decoder, len(prompts), max_model_len, bucket_decode=bucket_decode)
         outputs = engine.generate(encoded, max_tokens=max_tokens, sampling=sampling)

@@ -19,7 +19,7 @@ class BlocksUnsound(GateError):
 
 
 class BlockAllocator:
-    """A pool of `num_blocks` blocks, numbered from 0, handed out last-freed first."""
+    """A pool of `num_blocks` blocks, numbered from 0, handed out last-freed first; `allocated` marks them."""
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
@@ -27,7 +27,7 @@ class BlockAllocator:
         self.num_blocks = num_blocks
         self._free = np.arange(num_blocks - 1, -1, -1, dtype=np.int64)
         self._num_free = num_blocks
-        self._allocated = np.zeros(num_blocks, dtype=bool)
+        self.allocated = np.zeros(num_blocks, dtype=bool)
 
     @property
     def num_free(self) -> int:
@@ -40,21 +40,26 @@ class BlockAllocator:
         return self._free[: self._num_free].copy()
 
     def allocate(self, count: int) -> Ints:
-        """`count` block numbers, int64 `[count]`. Raises KVCacheExhausted where fewer are free."""
+        """`count` block numbers, int64 `[count]`. KVCacheExhausted if fewer are free, ValueError below 0."""
+        if count < 0:
+            raise ValueError(f"blocks are allocated 0 or more at a time, got {count}")
         if count > self._num_free:
             raise KVCacheExhausted(f"{count} blocks asked for, {self._num_free} of {self.num_blocks} are free")
         start = self._num_free - count
         blocks = self._free[start : self._num_free][::-1].copy()
         self._num_free = start
-        self._allocated[blocks] = True
+        self.allocated[blocks] = True
         return blocks
 
     def free(self, blocks: Ints) -> None:
         """Takes blocks back. Raises BlocksUnsound, and takes none, where one is not allocated or named twice."""
-        if not self._allocated[blocks].all() or np.unique(blocks).size != blocks.size:
-            wrong = sorted({int(b) for b in blocks if not self._allocated[b] or int((blocks == b).sum()) > 1})
+        known = (blocks >= 0) & (blocks < self.num_blocks)
+        held = known & self.allocated[np.where(known, blocks, 0)]
+        if not held.all() or np.unique(blocks).size != blocks.size:
+            twice = {int(b) for b, count in zip(*np.unique(blocks, return_counts=True), strict=True) if count > 1}
+            wrong = sorted(twice | set(blocks[~held].tolist()))
             raise BlocksUnsound(f"blocks {wrong} are freed twice or were never allocated")
-        self._allocated[blocks] = False
+        self.allocated[blocks] = False
         self._free[self._num_free : self._num_free + blocks.size] = blocks[::-1]
         self._num_free += int(blocks.size)
 

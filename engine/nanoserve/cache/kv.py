@@ -63,6 +63,7 @@ class BatchedPagedKVCache:
         self.lengths = np.zeros(max_batch_size, dtype=np.int64)
         self.num_rows = 0
         self.pool: Any = None
+        self.plan: Any = None
         self._active = np.zeros(max_batch_size, dtype=bool)
         self._has_holes = False
         self._row_order = np.arange(max_batch_size, dtype=np.int64)
@@ -109,9 +110,11 @@ class BatchedPagedKVCache:
         return np.flatnonzero(full & self._active[rows])
 
     def grow(self, rows: Ints) -> None:
-        """One more block for each of `rows`. Raises KVCacheExhausted and changes nothing where they are too few."""
+        """One more block for each of `rows`. Raises KVCacheExhausted or SlotTableFull, and then changes nothing."""
+        first_columns = self.block_table.counts[rows] * self.block_size
+        self.slot_table.check_room(rows, first_columns)
         blocks = self._hand_out(rows.size)
-        self.slot_table.assign(rows, self.block_table.counts[rows] * self.block_size, blocks)
+        self.slot_table.assign(rows, first_columns, blocks)
         self.block_table.append_each(rows, blocks)
 
     def advance(self, rows: int) -> None:
@@ -205,6 +208,8 @@ def audit_blocks(cache: BatchedPagedKVCache) -> int:
         lost = sorted(set(range(cache.num_blocks)) - set(everything.tolist()))
         twice = sorted(set(everything[1:][np.diff(everything) == 0].tolist()))
         raise BlocksUnsound(f"{cache.num_blocks} blocks do not add up: stranded {lost[:8]}, in two places {twice[:8]}")
+    if not np.array_equal(held, np.flatnonzero(cache.allocator.allocated)):
+        raise BlocksUnsound("the allocator's marks differ from what the rows hold: a double free would go unseen")
     if (table[~listed] != -1).any():
         raise BlocksUnsound("the block table names blocks past a row's count")
     capacity = counts * cache.block_size

@@ -77,15 +77,20 @@ class SlotTable:
 
         Over the ordered prefix `0..n-1` this is one basic slice of the table, padding included: the rows after the
         prefix hold only the sink. Any other rows are gathered into a copy, and the result says so.
-        ValueError where the rectangle is larger than the table.
+        ValueError where the rectangle is larger than the table or a row is not in it.
         """
         height, full_width = self.host.shape
         total = len(rows) + pad_rows
-        if total > height or not 1 <= width <= full_width:
-            raise ValueError(f"a {total}x{width} window does not fit the {height}x{full_width} slot table")
+        if pad_rows < 0 or total > height or not 1 <= width <= full_width:
+            raise ValueError(
+                f"a {total}x{width} window, padding {pad_rows}, does not fit the {height}x{full_width} slot table"
+            )
         prefix = range(len(rows))
         if rows == prefix or (not isinstance(rows, range) and list(rows) == list(prefix)):
             return SlotRead(self._view[:total, :width], True)
+        for row in rows:
+            if not 0 <= row < height:
+                raise ValueError(f"row {row} is not in a slot table of {height} rows")
         gathered = np.full((total, width), self.sink_slot, dtype=np.int64)
         gathered[: len(rows)] = self.host[list(rows), :width]
         return SlotRead(gathered, False)
@@ -95,10 +100,8 @@ class SlotTable:
 
         What lies past the table's width is never read and not written. SlotTableFull where a block starts there.
         """
+        self.check_room(rows, first_columns)
         width = self.host.shape[1]
-        if first_columns.size and int(first_columns.max()) >= width:
-            row = int(rows[first_columns.argmax()])
-            raise SlotTableFull(f"row {row} already holds {width} tokens, the width of the slot table")
         # A row's last block may reach past the table: those columns fold onto the last one, with that one's own slot.
         columns = np.minimum(first_columns[:, None] + self._within_block, width - 1)
         slots = blocks[:, None] * self.block_size + np.minimum(
@@ -108,6 +111,13 @@ class SlotTable:
         if self._upload is not None:
             for row, start in zip(rows.tolist(), first_columns.tolist(), strict=True):
                 self._touch(row, start, min(start + self.block_size, width))
+
+    def check_room(self, rows: Ints, first_columns: Ints) -> None:
+        """SlotTableFull where one of `rows` would go on past the table's width."""
+        width = self.host.shape[1]
+        if first_columns.size and int(first_columns.max()) >= width:
+            row = int(rows[first_columns.argmax()])
+            raise SlotTableFull(f"row {row} already holds {width} tokens, the width of the slot table")
 
     def clear(self, row: int, columns: int) -> None:
         """Points the first `columns` columns of a row back at the sink."""

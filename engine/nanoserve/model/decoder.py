@@ -202,9 +202,12 @@ class Decoder(nn.Module):
     def prepare(self, max_model_len: int) -> None:
         """Make the cos/sin table of the positions below `max_model_len`: in float32, then the weights' dtype.
 
+        A table that is long enough stays where it is: another engine over this decoder may have captured its address.
         Raises UnsupportedModel where the model cannot serve that many (`check_supports`).
         """
         check_supports(self.config, max_model_len)
+        if self.rope.shape[0] >= max_model_len and (self.rope.device, self.rope.dtype) == (self.device, self.dtype):
+            return
         self.rope = rope_table(self.config, max_model_len).to(device=self.device, dtype=self.dtype)
 
     def decode(self, inputs: DecodeInputs, pool: Tensor, run_layer: RunLayer = DecoderLayer.decode) -> Tensor:

@@ -1,0 +1,16 @@
+"""The parts of the library that need torch, imported when they are used, with a sentence where torch is absent."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+
+def import_engine(module: str, what: str) -> ModuleType:
+    """`module` of this package. ImportError, saying what to install, where `what` needs torch and there is none."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise ImportError(f"{what} needs torch: pip install 'nanoserve[engine]'") from error
+        raise
