@@ -95,7 +95,7 @@ def compiles_table(rows: Sequence[Row]) -> Table:
 def planning_table(rows: Sequence[tuple[Row, PlanTimes]]) -> Table:
     """Host time to plan lockstep runs with nothing behind them."""
     return _table(
-        "Planning on the host (this machine, this run): ms a run with its cache made",
+        "Planning on the host (this machine): ms a run, its cache made too",
         (
             "steps",
             "open\nmedian",
@@ -130,7 +130,7 @@ def times_table(rows: Sequence[Row]) -> Table:
             )
             for row in rows
         ],
-        caption="medians of a forward and its draw; ratio = bucketed / open, step by step",
+        caption="medians of forward and draw; ratio = bucketed / open, step by step",
     )
 
 
