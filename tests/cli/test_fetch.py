@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from nanoserve_cli import fetch as fetching
 from nanoserve.cache_dir import cache_dir
+from nanoserve_cli import fetch as fetching
 from nanoserve_cli.assets import ASSETS, Asset, Download, WheelMember
 from nanoserve_cli.fetch import FetchError, asset_named, cached, fetch
 
