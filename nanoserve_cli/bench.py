@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from nanoserve.buckets import DecodeBuckets, StaircaseBuckets
 from nanoserve.prefill import prefill_padding_waste
 from nanoserve.workload import NS_PER_MS, NS_PER_S, Workload
 from nanoserve_cli.compare import ClockSettings, Comparison, EngineSettings, compare
 from nanoserve_cli.latency import goodput, latencies_ms, rates, schedule_delay_ms, throughput
 from nanoserve_cli.planning import PlanTimes, time_planning
+from nanoserve_cli.policy_file import Policy
 from nanoserve_cli.records import count_columns, time_columns
 from nanoserve_cli.stats import Percentiles, percentiles
 from nanoserve_cli.traffic import Traffic
 
-Policy = DecodeBuckets | StaircaseBuckets
 Progress = Callable[[str, int], None]
 
 
@@ -89,6 +88,7 @@ class BenchRun:
             "warm_up_seconds": bucketed.warm_up_seconds,
             "inert_rows_checked": bucketed.inert_rows,
             "partings": partings and asdict(partings),
+            "eager_partings": self.comparison.eager_partings and asdict(self.comparison.eager_partings),
             "planning": self.planning and asdict(self.planning),
             "steps_per_shape": {str(shape): steps for shape, steps in self.comparison.cost.steps_per_shape},
             "accounting": self.traffic.account() if self.traffic else None,

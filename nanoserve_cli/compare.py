@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from nanoserve.buckets import DecodePolicy, GateError, Shape
+from nanoserve.buckets import CaptureList, DecodePolicy, GateError, Shape
+from nanoserve.decode import RunnerOptions
 from nanoserve.engine import Engine
 from nanoserve.gates import CAPTURE_LIMIT, RECOMPILE_LIMIT
 from nanoserve.pricing import RunCost, price_run
@@ -17,6 +19,7 @@ from nanoserve_cli.stats import Spread
 
 if TYPE_CHECKING:
     from nanoserve.decode.counting import CompileCount
+    from nanoserve.decode.graphs import GraphCounts
     from nanoserve.model.decoder import Decoder
 
 
@@ -28,14 +31,14 @@ class RunUnsound(GateError):
 class EngineSettings:
     """How the engines of a comparison are built. `decoder` None plans without weights."""
 
-    policy: DecodePolicy
+    policy: DecodePolicy | CaptureList
     decoder: Decoder | None
-    runner: str = "eager"
-    compile_backend: str = "count"
-    dynamic: str = "off"
+    runner: RunnerOptions = field(default_factory=RunnerOptions)
     block_size: int = 16
     num_blocks: int | None = None
     check_inert: bool = False
+    allow_partial: bool = False
+    audit: bool = False
 
     def build(self, *, bucketed: bool) -> Engine:
         """An engine for one mode."""
@@ -45,10 +48,9 @@ class EngineSettings:
             self.policy.max_model_len,
             block_size=self.block_size,
             num_blocks=self.num_blocks,
-            runner=self.runner,
+            audit=self.audit,
             policy=self.policy if bucketed else None,
-            compile_backend=self.compile_backend,
-            dynamic="off" if bucketed else self.dynamic,
+            **asdict(self.runner if not bucketed else replace(self.runner, dynamic="off")),
         )
 
 
@@ -76,27 +78,36 @@ class ClockSettings:
 
 @dataclass(frozen=True)
 class ModeRun:
-    """One mode of a comparison. `compiled` is None where compiles were not counted, the rest where it was not done."""
+    """One mode of a comparison. `compiled` is None where compiles were not counted, the rest where it was not done.
+
+    `policy` is what steps ran under: after a partial capture, the list of the graphs there are. `graphs` is what the
+    run itself captured and replayed, `warm_up_graphs` what its warm-up did.
+    """
 
     replay: Replay
     compiled: CompileCount | None
     warm_up_seconds: float | None
     inert_rows: int | None
+    policy: DecodePolicy | CaptureList | None = None
+    warm_up_graphs: GraphCounts | None = None
+    graphs: GraphCounts | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One workload, open and bucketed. `cost` prices the bucketed run; `partings` is None where no token was made.
 
-    `same_steps` is false only under the real clock, where the two modes meet different arrivals.
+    `same_steps` is false only under the real clock, where the two modes meet different arrivals. `eager_partings`
+    compares the bucketed tokens with an open run of the eager runner, where another one ran.
     """
 
-    policy: DecodePolicy
+    policy: DecodePolicy | CaptureList
     cost: RunCost
     open: ModeRun
     bucketed: ModeRun
     same_steps: bool
     partings: Partings | None
+    eager_partings: Partings | None
 
     @property
     def falls_back_open(self) -> str | None:
@@ -131,7 +142,7 @@ def compare(
         report = None if progress is None else lambda ended, mode=mode: progress(mode, ended)
         runs[mode] = _run(workload, settings, clock, bucketed=mode == "bucketed", progress=report)
     opened, bucketed = runs["open"], runs["bucketed"]
-    cost = price_run(bucketed.replay.steps, settings.policy)
+    cost = price_run(bucketed.replay.steps, bucketed.policy or settings.policy)
     _check_counts(cost, bucketed.replay)
     _check_counts_open(opened.replay)
     for name, run in runs.items():
@@ -139,17 +150,20 @@ def compare(
     same_steps = opened.replay.steps == bucketed.replay.steps
     if clock.kind == "virtual" and not same_steps:
         raise RunUnsound("the open and the bucketed run of one workload took different steps on one virtual clock")
-    partings = None
+    partings = eager_partings = None
     if settings.decoder is not None:
-        tokens = opened.replay.tokens, bucketed.replay.tokens
-        partings = find_partings(workload, settings.decoder, clock.seed, *tokens)
-    return Comparison(settings.policy, cost, opened, bucketed, same_steps, partings)
+        part = partial(find_partings, workload, settings.decoder, clock.seed, bucketed.replay.tokens)
+        partings = part(opened.replay.tokens)
+        if settings.runner.runner != "eager" and clock.kind == "virtual":
+            eager = replace(settings, runner=RunnerOptions())
+            eager_partings = part(_run(workload, eager, clock, bucketed=False, progress=None).replay.tokens)
+    return Comparison(settings.policy, cost, opened, bucketed, same_steps, partings, eager_partings)
 
 
 def _run(
     workload: Workload, settings: EngineSettings, clock: ClockSettings, *, bucketed: bool, progress: Progress | None
 ) -> ModeRun:
-    if settings.runner == "compiled" and settings.decoder is not None:
+    if settings.runner.runner == "compiled" and settings.decoder is not None:
         from nanoserve.decode.compiled import quiet_dynamo, reset_dynamo
 
         reset_dynamo()
@@ -164,7 +178,9 @@ def _run_mode(
     engine = settings.build(bucketed=bucketed)
     warm_up_seconds = None
     if bucketed and settings.decoder is not None:
-        warm_up_seconds = engine.warm_up(_shapes_needed(workload, settings, clock))
+        warm_up_seconds = engine.warm_up(
+            _shapes_needed(workload, settings, clock), allow_partial=settings.allow_partial
+        )
     inert_rows = 0
 
     def check_inert() -> None:
@@ -173,13 +189,23 @@ def _run_mode(
 
         inert_rows += check_step_inert(engine)
 
+    warmed = _graph_counts(engine)
     replay = clock.replay(engine, workload, check_inert if settings.check_inert else None, progress)
+    done = _graph_counts(engine)
     return ModeRun(
         replay,
         None if settings.decoder is None else _compiled(engine, settings, replay, bucketed=bucketed),
         warm_up_seconds,
         inert_rows if settings.check_inert else None,
+        engine.cache.decode_buckets,
+        warmed,
+        None if done is None or warmed is None else done - warmed,
     )
+
+
+def _graph_counts(engine: Engine) -> GraphCounts | None:
+    runner = getattr(engine.worker, "runner", None)
+    return getattr(runner, "counts", None)
 
 
 def _shapes_needed(workload: Workload, settings: EngineSettings, clock: ClockSettings) -> Sequence[Shape] | None:
@@ -187,7 +213,8 @@ def _shapes_needed(workload: Workload, settings: EngineSettings, clock: ClockSet
     if clock.kind != "virtual":
         return None
     planned = EngineSettings(settings.policy, None, block_size=settings.block_size, num_blocks=settings.num_blocks)
-    return list(clock.replay(planned.build(bucketed=True), workload, None, None).presented)
+    presented = clock.replay(planned.build(bucketed=True), workload, None, None).presented
+    return [shape for shape in presented if shape in set(settings.policy.shapes)]
 
 
 def _compiled(engine: Engine, settings: EngineSettings, replay: Replay, *, bucketed: bool) -> CompileCount | None:
@@ -201,20 +228,21 @@ def _compiled(engine: Engine, settings: EngineSettings, replay: Replay, *, bucke
     if isinstance(worker.runner, CompiledDecode):
         region = worker.runner.region
         return CompileCount(len(region.distinct), region.compiles, region.recompiles, region.abandoned)
-    if bucketed and len(replay.presented) > CAPTURE_LIMIT:
+    if settings.runner.runner == "graphs" or (bucketed and len(replay.presented) > CAPTURE_LIMIT):
         return None
     policy = settings.policy if bucketed else None
     return count_compiles(
         worker,
         replay.steps.open_shapes() if not bucketed else replay.presented,
         policy,
-        dynamic="off" if bucketed else settings.dynamic,
+        dynamic="off" if bucketed else settings.runner.dynamic,
     )
 
 
 def _check_counts(cost: RunCost, replay: Replay) -> None:
     """The plans that ran against the closed form: two ways to the same numbers."""
-    ran = (sum(replay.presented.values()), replay.graph_cells, tuple(replay.presented.items()))
+    on_list = tuple((shape, replay.presented.get(shape, 0)) for shape, _ in cost.steps_per_shape)
+    ran = (sum(replay.presented.values()), replay.graph_cells, on_list)
     priced = (cost.steps, cost.padded_cells, cost.steps_per_shape)
     if ran != priced:
         raise RunUnsound(f"the plans that ran make {ran[:2]} steps and cells, the arithmetic says {priced[:2]}")

@@ -54,7 +54,18 @@ WidthMultiple = Annotated[
 ]
 PolicyFile = Annotated[Path | None, _in(ENGINE, "--policy", help="A shape policy in YAML instead.")]
 Model = Annotated[str, _in(ENGINE, help="tiny, small, smollm2, a checkpoint directory or a GGUF file.")]
-Runner = Annotated[Literal["eager", "compiled"], _in(ENGINE, help="How a decode step runs.")]
+Runner = Annotated[Literal["eager", "compiled", "graphs"], _in(ENGINE, help="How a decode step runs.")]
+GraphBackend = Annotated[
+    Literal["auto", "cuda", "recorded"],
+    _in(ENGINE, help="Of --runner graphs. auto is cuda on CUDA; recorded replays the same semantics on any machine."),
+]
+GraphBody = Annotated[
+    Literal["eager", "compiled"], _in(ENGINE, help="Of --graph-backend cuda: what is captured, as written or compiled.")
+]
+AllowPartial = Annotated[
+    bool, _in(ENGINE, "--allow-partial", help="Go on with the graphs there are where a capture fails for memory.")
+]
+Audit = Annotated[bool, _in(ENGINE, "--audit", help="Run every gate on every step and refuse new storage. Slow.")]
 CompileBackend = Annotated[
     Literal["count", "inductor"],
     _in(ENGINE, help="Of --runner compiled. count traces, makes no code, claims no speed."),

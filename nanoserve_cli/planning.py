@@ -7,7 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
-from nanoserve.buckets import DecodePolicy
+from nanoserve.buckets import CaptureList, DecodePolicy
 from nanoserve.cache.kv import BatchedPagedKVCache
 from nanoserve.plan import plan_decode
 
@@ -24,7 +24,9 @@ class PlanTimes:
     bucketed_median: float
 
 
-def time_planning(rows: int, prompt_len: int, steps: int, policy: DecodePolicy, block_size: int) -> PlanTimes:
+def time_planning(
+    rows: int, prompt_len: int, steps: int, policy: DecodePolicy | CaptureList, block_size: int
+) -> PlanTimes:
     """Plans a lockstep run with nothing behind it, the two modes in turn."""
     samples: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(PLAN_REPEATS):

@@ -1,4 +1,4 @@
-"""A shape policy as a YAML file: two limits and either two ladders or a staircase of them."""
+"""A shape policy as a YAML file: two limits, and two ladders, a staircase of them, or a capture list."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nanoserve.buckets import DecodeBuckets, StaircaseBuckets
+from nanoserve.buckets import CaptureList, DecodeBuckets, Shape, StaircaseBuckets
 from nanoserve_cli.workload.errors import did_you_mean
 
 SCHEMA_VERSION = 1
-KEYS = ("schema_version", "max_batch_size", "max_model_len", "rows", "widths", "ladders")
+Policy = DecodeBuckets | StaircaseBuckets | CaptureList
+FORMS = ("rows", "widths", "ladders", "captures")
+KEYS = ("schema_version", "max_batch_size", "max_model_len", *FORMS)
 
 
 class PolicyFileError(ValueError):
     """A policy file that cannot be read; one line with the file, the key and what to write."""
 
 
-def load_policy(path: Path) -> DecodeBuckets | StaircaseBuckets:
-    """The policy in `path`: `rows` and `widths` are a product, `ladders` (`{rows: [widths]}`) a staircase.
+def load_policy(path: Path) -> Policy:
+    """The policy in `path`: `rows` and `widths` are a product, `ladders` (`{rows: [widths]}`) a staircase, `captures`
+    (`{rows: [widths]}`) a list that need not be complete.
 
     Raises PolicyFileError for what cannot be read, is no such mapping, or names no policy.
     """
@@ -57,17 +60,25 @@ def _document(path: Path) -> Mapping[Any, Any]:
     return document
 
 
-def _policy(document: Mapping[str, Any]) -> DecodeBuckets | StaircaseBuckets:
+def _policy(document: Mapping[str, Any]) -> Policy:
     limits = document["max_batch_size"], document["max_model_len"]
-    if "ladders" not in document:
-        rows, widths = _listed(document["rows"], "rows"), _listed(document["widths"], "widths")
-        return DecodeBuckets(*limits, rows=rows, widths=widths)
-    if "rows" in document or "widths" in document:
-        raise ValueError("ladders stand for rows and widths: give one or the other")
-    ladders = document["ladders"]
-    if not isinstance(ladders, Mapping):
-        raise ValueError(f"ladders must be a mapping of row buckets to lists of widths, got {ladders!r}")
-    return StaircaseBuckets(*limits, {r: _listed(w, f"the ladder of {r} rows") for r, w in ladders.items()})
+    given = [form for form in FORMS if form in document]
+    if given == ["ladders"]:
+        return StaircaseBuckets(*limits, _by_rows(document["ladders"], "ladders"))
+    if given == ["captures"]:
+        captures = _by_rows(document["captures"], "captures")
+        shapes = [Shape(rows, width) for rows, widths in captures.items() for width in widths]
+        return CaptureList(shapes, max_batch_size=limits[0], max_model_len=limits[1])
+    if "ladders" in given or "captures" in given:
+        raise ValueError(f"{' and '.join(given)} say the same thing twice: give rows and widths, ladders, or captures")
+    rows, widths = _listed(document["rows"], "rows"), _listed(document["widths"], "widths")
+    return DecodeBuckets(*limits, rows=rows, widths=widths)
+
+
+def _by_rows(value: Any, what: str) -> dict[Any, list[Any]]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{what} must be a mapping of row buckets to lists of widths, got {value!r}")
+    return {rows: _listed(widths, f"the ladder of {rows} rows") for rows, widths in value.items()}
 
 
 def _listed(value: Any, what: str) -> list[Any]:
@@ -76,7 +87,7 @@ def _listed(value: Any, what: str) -> list[Any]:
     return value
 
 
-def policy_document(policy: DecodeBuckets | StaircaseBuckets) -> dict[str, Any]:
+def policy_document(policy: Policy) -> dict[str, Any]:
     """What `load_policy` reads back as an equal policy."""
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -85,7 +96,12 @@ def policy_document(policy: DecodeBuckets | StaircaseBuckets) -> dict[str, Any]:
     }
     if isinstance(policy, DecodeBuckets):
         return document | {"rows": list(policy.rows), "widths": list(policy.widths)}
-    return document | {"ladders": {rows: list(widths) for rows, widths in policy.ladders}}
+    if isinstance(policy, StaircaseBuckets):
+        return document | {"ladders": {rows: list(widths) for rows, widths in policy.ladders}}
+    captures: dict[int, list[int]] = {}
+    for shape in policy.shapes:
+        captures.setdefault(shape.rows, []).append(shape.width)
+    return document | {"captures": captures}
 
 
 def chosen_policy(
@@ -95,7 +111,7 @@ def chosen_policy(
     max_model_len: int | None,
     width_multiple: int | None,
     default_max_model_len: int,
-) -> DecodeBuckets | StaircaseBuckets:
+) -> Policy:
     """The policy that flags ask for: the file's, or the default ladders of 8 rows and multiples of 128 where silent.
 
     ValueError where a flag contradicts the file.

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoserve.steps import Segment, Steps
-from nanoserve_cli.compare import Comparison, step_ratio
+from nanoserve_cli.compare import Comparison, ModeRun, step_ratio
 from nanoserve_cli.planning import PlanTimes
 from nanoserve_cli.replay import Replay
 from nanoserve_cli.stats import Spread
@@ -63,6 +63,10 @@ COUNT_COLUMNS = (
     "compiles_bucketed",
     "recompiles_bucketed",
     "abandoned_open",
+    "captures_open",
+    "captures_bucketed",
+    "captures_after_warm_up",
+    "replay_share",
     "falls_back_open",
     "falls_back_bucketed",
     "requests",
@@ -144,6 +148,7 @@ def count_columns(comparison: Comparison) -> dict[str, Any]:
         "compiles_bucketed": bucketed.compiled and bucketed.compiled.compiles,
         "recompiles_bucketed": bucketed.compiled and bucketed.compiled.recompiles,
         "abandoned_open": opened.compiled and opened.compiled.abandoned,
+        **_graph_columns(opened, bucketed),
         "falls_back_open": comparison.falls_back_open,
         "falls_back_bucketed": comparison.falls_back_bucketed,
         "requests": len(bucketed.replay.requests),
@@ -151,6 +156,18 @@ def count_columns(comparison: Comparison) -> dict[str, Any]:
         "rejected": outcomes.get("rejected", 0),
         "failed": outcomes.get("failed", 0),
         "preemptions": bucketed.replay.preemptions,
+    }
+
+
+def _graph_columns(opened: ModeRun, bucketed: ModeRun) -> dict[str, Any]:
+    """Captures of a run with graphs: the open run's as it went, the bucketed run's at warm-up and after it."""
+    if opened.graphs is None or bucketed.graphs is None or bucketed.warm_up_graphs is None:
+        return {}
+    return {
+        "captures_open": opened.graphs.captures,
+        "captures_bucketed": bucketed.warm_up_graphs.captures + bucketed.graphs.captures,
+        "captures_after_warm_up": bucketed.graphs.captures,
+        "replay_share": bucketed.graphs.replay_share,
     }
 
 

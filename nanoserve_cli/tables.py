@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nanoserve.buckets import CaptureList
 from nanoserve_cli.latency import METRICS
 from nanoserve_cli.stats import Percentiles
 
@@ -92,6 +93,26 @@ def compiles_table(rows: Sequence[Row]) -> Table:
     )
 
 
+def captures_table(rows: Sequence[Row]) -> Table:
+    """What lockstep runs captured and replayed."""
+    return _table(
+        "Graphs (counts)",
+        ("steps", "open\ncaptures", "bucketed\ncaptures", "after\nwarm-up", "replay\nshare", "off the\nlist"),
+        [
+            (
+                f"{row['steps']:,}",
+                f"{row['captures_open']:,}",
+                f"{row['captures_bucketed']:,}",
+                f"{row['captures_after_warm_up']:,}",
+                f"{row['replay_share']:.0%}",
+                f"{row['off_list_steps']:,}",
+            )
+            for row in rows
+        ],
+        caption="the open run captures a graph a step and never replays it again: its step times below are captures",
+    )
+
+
 def planning_table(rows: Sequence[tuple[Row, PlanTimes]]) -> Table:
     """Host time to plan lockstep runs with nothing behind them."""
     return _table(
@@ -153,10 +174,21 @@ def traffic_table(row: Row) -> Table:
             ),
             ("waste (1 - open / padded)", f"{row['waste']:.1%}"),
             ("total waste (1 - live / padded)", f"{row['total_waste']:.1%}"),
-            ("compiles open", _compiles(row["compiles_open"], row["abandoned_open"])),
-            ("compiles bucketed", _compiles(row["compiles_bucketed"], 0)),
             ("torch.compile as it is", row["falls_back_open"] or "keeps every open shape"),
         ]
+        if row["off_list_steps"]:
+            lines.append(("steps off the list, eager", f"{row['off_list_steps']:,}"))
+        if row.get("captures_open") is not None:
+            lines += [
+                ("captures open", f"{row['captures_open']:,}"),
+                ("captures bucketed", f"{row['captures_bucketed']:,}, {row['captures_after_warm_up']:,} after warm-up"),
+                ("replay share", f"{row['replay_share']:.1%}"),
+            ]
+        else:
+            lines += [
+                ("compiles open", _compiles(row["compiles_open"], row["abandoned_open"])),
+                ("compiles bucketed", _compiles(row["compiles_bucketed"], 0)),
+            ]
     return _table("Open against bucketed (counts)", ("", ""), lines)
 
 
@@ -207,6 +239,18 @@ def latency_table(latency: dict[str, dict[str, Percentiles]]) -> Table:
     return _table("Latency", ("", "p50", "p90", "p99", "mean", "samples"), rows, caption=definitions)
 
 
+def coverage(captures: CaptureList) -> str:
+    """Which batches and widths a capture list has no graph for."""
+    gaps = []
+    largest = max(shape.rows for shape in captures.shapes)
+    if largest < captures.max_batch_size:
+        gaps.append(f"{largest + 1} to {captures.max_batch_size} rows")
+    reach = {shape.rows: max(s.width for s in captures.shapes if s.rows >= shape.rows) for shape in captures.shapes}
+    rows_of = {width: max(rows for rows, reached in reach.items() if reached == width) for width in reach.values()}
+    gaps += [f"up to {r} rows above {w:,} columns" for w, r in rows_of.items() if w < captures.max_model_len]
+    return f"capture list of {captures.count}: " + (f"no graph for {', '.join(gaps)}" if gaps else "covers every step")
+
+
 def throughput_table(modes: dict[str, dict[str, float]]) -> Table:
     """Requests and tokens a second of each mode."""
     names = next(iter(modes.values()))
@@ -222,6 +266,11 @@ def remarks(run: BenchRun) -> Iterator[str]:
             f"{comparison.partings.requests} requests part between open and bucketed at a tie "
             f"(top-two logit gap at most {comparison.partings.widest_gap:.1g})"
         )
+    if comparison.eager_partings is not None:
+        parted = comparison.eager_partings.requests
+        yield "tokens equal an eager run's" + (f", but for {parted} requests that part at a tie" if parted else "")
+    if isinstance(comparison.bucketed.policy, CaptureList):
+        yield coverage(comparison.bucketed.policy)
     if comparison.bucketed.inert_rows is not None:
         rows = (comparison.open.inert_rows or 0) + comparison.bucketed.inert_rows
         yield f"padding inert: {rows:,} rows compared bit for bit against poisoned memory"

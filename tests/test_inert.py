@@ -103,8 +103,8 @@ def test_a_padded_row_that_writes_a_live_slot_is_caught(build: Build, monkeypatc
     engine = live(build)
     slot = int(engine.cache.slot_table.host[1, 0])
     inputs = engine.worker.inputs  # type: ignore[attr-defined]
-    monkeypatch.setattr(inputs, "_padding", inputs._padding.copy())
-    inputs._padding[2, 0] = slot
+    monkeypatch.setattr(inputs, "_pad_column", inputs._pad_column.copy())
+    inputs._pad_column[2, 0] = slot
     with pytest.raises(StepNotInert):
         check_step_inert(engine)
 
@@ -112,7 +112,7 @@ def test_a_padded_row_that_writes_a_live_slot_is_caught(build: Build, monkeypatc
 def test_a_padded_row_that_writes_a_free_block_is_caught(build: Build) -> None:
     engine = live(build)
     inputs = engine.worker.inputs  # type: ignore[attr-defined]
-    inputs._padding[2, 0] = int(engine.cache.allocator.free_blocks[0]) * engine.cache.block_size
+    inputs._pad_column[2, 0] = int(engine.cache.allocator.free_blocks[0]) * engine.cache.block_size
     with pytest.raises(StepNotInert, match="outside the slots it writes"):
         check_step_inert(engine)
 

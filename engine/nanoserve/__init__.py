@@ -15,6 +15,7 @@ Exceptions::
           StepNotInert          padding reached a real row
         StepRecompiled          a step after warm-up would have compiled
         CaptureUnsound          a step that cannot be recorded, or no longer replayed
+        StorageUnsound          a step allocated where it should write in place
     ValueError
       RequestRejected           a request that can never run
       DoesNotFit                an allocation larger than the memory
@@ -24,7 +25,7 @@ Exceptions::
       KVCacheExhausted          no free block
       SlotTableFull             no column left in a row
       CompilerMissing           Inductor on a CPU without a C++ compiler
-      CaptureFailed             CUDA refused a capture
+      CaptureFailed             the device refused a capture
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ from nanoserve.cache import (
     SlotTableFull,
     audit_blocks,
 )
+from nanoserve.decode import CaptureFailed
 from nanoserve.engine import Engine, StepResult
 from nanoserve.extras import import_engine as _import_engine
 from nanoserve.gates import (
@@ -90,10 +92,10 @@ from nanoserve.workload import Workload
 
 if TYPE_CHECKING:
     from nanoserve.decode.compiled import CompiledRegion, CompilerMissing, StepRecompiled, compiled
-    from nanoserve.decode.cuda_graphs import CaptureFailed
     from nanoserve.decode.trace import CaptureUnsound
     from nanoserve.inert import StepNotInert, check_step_inert
     from nanoserve.model.load import load_model
+    from nanoserve.storage import StorageUnsound
 
 __version__ = "0.1.0"
 
@@ -136,6 +138,7 @@ __all__ = [
     "StepResult",
     "Steps",
     "StepsRecorder",
+    "StorageUnsound",
     "UnsupportedModel",
     "Workload",
     "audit_blocks",
@@ -167,9 +170,9 @@ _NEEDS_TORCH = {
     "CompilerMissing": "nanoserve.decode.compiled",
     "StepRecompiled": "nanoserve.decode.compiled",
     "compiled": "nanoserve.decode.compiled",
-    "CaptureFailed": "nanoserve.decode.cuda_graphs",
     "CaptureUnsound": "nanoserve.decode.trace",
     "StepNotInert": "nanoserve.inert",
+    "StorageUnsound": "nanoserve.storage",
     "check_step_inert": "nanoserve.inert",
     "load_model": "nanoserve.model.load",
 }

@@ -260,15 +260,27 @@ class StaircaseBuckets(_LadderPolicy):
 class CaptureList:
     """The shapes a server has graphs for, complete or not. A step off the list runs eager and unpadded.
 
-    Raises ValueError for an empty list. Not a policy: `find` may answer None; `complete` makes a policy of it.
+    The limits are the server's, and default to the largest of the list. Raises ValueError for an empty list or a shape
+    beyond them. Not a policy: `find` may answer None; `complete` makes a policy of it.
     """
 
     shapes: tuple[Shape, ...]
+    max_batch_size: int
+    max_model_len: int
 
-    def __init__(self, shapes: Iterable[Shape]) -> None:
-        object.__setattr__(self, "shapes", tuple(sorted(set(shapes))))
-        if not self.shapes:
+    def __init__(
+        self, shapes: Iterable[Shape], *, max_batch_size: int | None = None, max_model_len: int | None = None
+    ) -> None:
+        listed = tuple(sorted(set(shapes)))
+        if not listed:
             raise ValueError("a capture list needs at least one shape")
+        rows, width = max(shape.rows for shape in listed), max(shape.width for shape in listed)
+        limits = (rows if max_batch_size is None else max_batch_size, width if max_model_len is None else max_model_len)
+        if rows > limits[0] or width > limits[1]:
+            raise ValueError(f"the list goes up to {rows}x{width}, beyond the limits {limits[0]}x{limits[1]}")
+        object.__setattr__(self, "shapes", listed)
+        object.__setattr__(self, "max_batch_size", _check_positive("max_batch_size", limits[0]))
+        object.__setattr__(self, "max_model_len", _check_positive("max_model_len", limits[1]))
 
     @property
     def count(self) -> int:

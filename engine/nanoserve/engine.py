@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from nanoserve.buckets import DecodePolicy, Shape
+from nanoserve.buckets import CaptureList, DecodePolicy, Shape
 from nanoserve.cache.kv import BatchedPagedKVCache, audit_blocks
-from nanoserve.decode import RUNNERS
+from nanoserve.decode import RunnerOptions
 from nanoserve.extras import import_engine
 from nanoserve.memory import check_tables_fit
 from nanoserve.plan import DecodePlan, check_plan, plan_decode
@@ -87,21 +87,24 @@ class Engine:
         dtype: str | None = None,
         runner: str = "eager",
         bucket_decode: bool | None = None,
-        policy: DecodePolicy | None = None,
+        policy: DecodePolicy | CaptureList | None = None,
         *,
         compile_backend: str = "count",
         dynamic: str = "off",
+        graph_backend: str = "auto",
+        graph_body: str = "eager",
         max_prefill_tokens: int = 8192,
         audit: bool = False,
     ) -> Engine:
         """An engine over `model`: a decoder, what `load_model` takes ("tiny", "smollm2", a path), or None to plan only.
 
         `device` defaults to CUDA where there is one, `dtype` to the checkpoint's. `bucket_decode` is off unless a
-        `policy` is given: the padding pays only where something reuses the graph. `audit` runs every gate on every
-        step, else they run on the first. ValueError for limits, pools and policies that do not fit together.
+        `policy` is given: the padding pays only where something reuses the graph. Steps off a capture list run
+        eager and unpadded. The runner's options are those of `RunnerOptions`. `audit` runs every gate on every step,
+        else they run on the first, and refuses new storage outside the traced region. ValueError for limits, pools,
+        policies and options that do not fit together.
         """
-        if runner not in RUNNERS:
-            raise ValueError(f"runner {runner!r} is unknown; choose one of {', '.join(RUNNERS)}")
+        options = RunnerOptions(runner, compile_backend, dynamic, graph_backend, graph_body)
         check_tables_fit(max_batch_size, max_model_len, num_blocks or 0)
         cache = BatchedPagedKVCache(
             max_batch_size,
@@ -114,7 +117,7 @@ class Engine:
         if model is None:
             return cls(cache, PlanOnly(), vocab_size=None, max_prefill_tokens=max_prefill_tokens, audit=audit)
         worker = import_engine("nanoserve.build", "an engine with a model").build_worker(
-            model, cache, device=device, dtype=dtype, runner=runner, compile_backend=compile_backend, dynamic=dynamic
+            model, cache, options, device=device, dtype=dtype, audit=audit
         )
         config = worker.decoder.config
         return cls(
@@ -131,11 +134,12 @@ class Engine:
         """Whether a step has anything to do: a request waits or runs, or one has ended and no step has said so yet."""
         return self.scheduler.has_requests or bool(self._ended)
 
-    def warm_up(self, shapes: Sequence[Shape] | None = None) -> float:
+    def warm_up(self, shapes: Sequence[Shape] | None = None, *, allow_partial: bool = False) -> float:
         """Runs every shape of the policy once with nobody in it, and allows no other afterwards; returns the seconds.
 
-        `shapes` are fewer of them, where it is known which the traffic needs. ValueError without a policy, or for a
-        shape outside its set.
+        `shapes` are fewer of them, where it is known which the traffic needs. Where a capture fails, `allow_partial`
+        goes on with the graphs there are: the policy becomes the list of them, and steps off it run eager. ValueError
+        without a policy, or for a shape outside its set; CaptureFailed where a capture fails and a list is not allowed.
         """
         policy = self.cache.decode_buckets
         if policy is None:
@@ -145,7 +149,9 @@ class Engine:
         if shapes is not None and not set(shapes) <= set(policy.shapes):
             raise ValueError(f"{min(set(shapes) - set(policy.shapes))} is no shape of the policy: {policy.render()}")
         start = perf_counter()
-        self.worker.warm_up(policy.shapes if shapes is None else shapes)
+        warmed = self.worker.warm_up(policy.shapes if shapes is None else shapes, allow_partial=allow_partial)
+        if len(warmed) < len(policy.shapes if shapes is None else shapes):
+            self.cache.decode_buckets = CaptureList(warmed)
         audit_blocks(self.cache)
         return perf_counter() - start
 

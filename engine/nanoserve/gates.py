@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanoserve.buckets import BucketsUnsound, DecodePolicy, Shape, waste
+from nanoserve.buckets import BucketsUnsound, CaptureList, DecodePolicy, Shape, waste
 
 RECOMPILE_LIMIT = 8
 """Shapes after which dynamo gives a frame up (`torch._dynamo.config.recompile_limit`)."""
@@ -14,7 +14,7 @@ DEFAULT_WASTE_LIMIT = 0.9
 """Share of padding above which a policy is taken for a mistake."""
 
 
-def check_shape_in_set(shape: Shape, buckets: DecodePolicy) -> Shape:
+def check_shape_in_set(shape: Shape, buckets: DecodePolicy | CaptureList) -> Shape:
     """That `shape` is one the policy may present. Returns it."""
     if shape not in buckets.shapes:
         raise BucketsUnsound(f"shape {shape} is not in the closed set: run what shape_for says ({buckets.render()})")

@@ -43,7 +43,7 @@ def check_step_inert(engine: Engine) -> int:
             pool.copy_(before)
             pool[:, :, _unowned_slots(engine, plan).to(pool.device)] = value
             poisoned_before = pool.clone()
-            poisoned = _forward_with_junk_in_padding(worker, plan, feed)[:rows]
+            poisoned = _forward_with_junk_in_padding(worker, plan, feed)[:rows].clone()
             _compare(clean, poisoned, f"with {value} in memory that no row owns")
             pool[:, :, written] = poisoned_before[:, :, written]
             _compare(poisoned_before, pool, f"outside the slots it writes, with {value} in free memory")

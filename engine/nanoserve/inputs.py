@@ -18,15 +18,17 @@ class StepInputs:
     """`input_ids`, `positions`, `write_slots` and `context_lens`: four rows of one int64 buffer `[4, max_batch_size]`.
 
     On a CPU the host writes into the buffer itself; elsewhere it writes into pinned memory and one non-blocking copy
-    takes it over. Every row past the step's own holds the value its padding takes (token 0, position 0, the sink,
-    length 0), so a larger earlier batch leaves nothing behind.
+    takes it over. `padding` registers each with the value that its padding takes, which every row past the step's own
+    holds: a larger earlier batch leaves nothing behind.
     """
 
     def __init__(self, max_batch_size: int, sink_slot: int, device: torch.device) -> None:
-        self._staging = torch.zeros((4, max_batch_size), dtype=torch.int64, pin_memory=device.type == "cuda")
+        self.padding = {"input_ids": 0, "positions": 0, "write_slots": sink_slot, "context_lens": 0}
+        shape = (len(self.padding), max_batch_size)
+        self._staging = torch.zeros(shape, dtype=torch.int64, pin_memory=device.type == "cuda")
         self._host: Ints = self._staging.numpy()
         self._buffer = self._staging if device.type == "cpu" else torch.zeros_like(self._staging, device=device)
-        self._padding = np.array([[0], [0], [sink_slot], [0]], dtype=np.int64)
+        self._pad_column = np.array(list(self.padding.values()), dtype=np.int64)[:, None]
         self._write_padding(0)
 
     @property
@@ -56,7 +58,7 @@ class StepInputs:
         return self._views(shape.rows, slots)
 
     def _write_padding(self, rows: int) -> None:
-        self._host[:, rows:] = self._padding
+        self._host[:, rows:] = self._pad_column
 
     def _views(self, graph_rows: int, slots: Tensor) -> DecodeInputs:
         if self._buffer is not self._staging:

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from nanoserve.buckets import Shape
 from nanoserve.cache.kv import BatchedPagedKVCache
-from nanoserve.decode import DecodeRunner
+from nanoserve.decode import CaptureFailed, DecodeRunner
 from nanoserve.inputs import StepInputs
 from nanoserve.memory import available_host_bytes, check_pool_fits
 from nanoserve.model.decoder import Decoder, PrefillInputs
 from nanoserve.plan import DecodePlan
 from nanoserve.sampling import Sampler
+from nanoserve.storage import StorageWatch
 from nanoserve.worker import Drawn
 
 Ints = NDArray[np.int64]
@@ -50,11 +51,29 @@ def attach_pool(cache: BatchedPagedKVCache, decoder: Decoder) -> Tensor:
 class ModelWorker:
     """Runs prefills and planned decode steps of one decoder over one cache."""
 
-    def __init__(self, decoder: Decoder, cache: BatchedPagedKVCache, runner: DecodeRunner) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: BatchedPagedKVCache,
+        inputs: StepInputs,
+        runner: DecodeRunner,
+        *,
+        audit: bool = False,
+    ) -> None:
         self.decoder = decoder
         self.cache = cache
+        self.inputs = inputs
         self.runner = runner
-        self.inputs = StepInputs(cache.max_batch_size, cache.sink_slot, decoder.device)
+        self._watch = StorageWatch(self.persistent()) if audit else None
+
+    def persistent(self) -> dict[str, Tensor]:
+        """What is allocated once and only written in place afterwards, by name."""
+        return {
+            "the input buffer": self.inputs.buffer,
+            "the slot table": self.cache.slot_table.view,
+            "the KV pool": self.cache.pool,
+            "the RoPE table": self.decoder.rope,
+        }
 
     @property
     def vocab_size(self) -> int:
@@ -64,8 +83,14 @@ class ModelWorker:
     @torch.no_grad()
     def forward(self, plan: DecodePlan, feed: Ints) -> Tensor:
         """Logits `[graph_rows, vocab_size]` of a planned step that feeds in `feed` int64 `[batch_size]`."""
-        self.cache.slot_table.flush()
-        return self.runner.run(self.inputs.write(plan, feed))
+        if self._watch is None:
+            self.cache.slot_table.flush()
+            return self.runner.run(self.inputs.write(plan, feed))
+        self._watch.check_addresses(self.persistent())
+        with self._watch:
+            self.cache.slot_table.flush()
+            inputs = self.inputs.write(plan, feed)
+        return self.runner.run(inputs)
 
     @torch.no_grad()
     def decode(self, plan: DecodePlan, feed: Ints, samplers: Sequence[Sampler]) -> Drawn:
@@ -86,11 +111,20 @@ class ModelWorker:
         return draw(self.decoder.prefill(PrefillInputs(*tensors), self.cache.pool), samplers)
 
     @torch.no_grad()
-    def warm_up(self, shapes: Sequence[Shape]) -> None:
+    def warm_up(self, shapes: Sequence[Shape], *, allow_partial: bool) -> Sequence[Shape]:
         """Runs every shape, largest first, on its real window with nobody in it, then closes the runner."""
-        for shape in sorted(shapes, reverse=True):
-            self.run_empty(shape, self.runner)
+        done: list[Shape] = []
+        for shape in sorted(shapes, key=lambda shape: (shape.cells, shape), reverse=True):
+            try:
+                self.run_empty(shape, self.runner)
+                done.append(shape)
+            except CaptureFailed as error:
+                if not allow_partial:
+                    raise CaptureFailed(f"shape {shape}, after {len(done)} of {len(shapes)} graphs: {error}") from error
+        if shapes and not done:
+            raise CaptureFailed(f"none of {len(shapes)} shapes could be captured")
         self.runner.close()
+        return done
 
     def run_empty(self, shape: Shape, runner: DecodeRunner) -> None:
         """Runs one shape, on its real window, with a batch that is all padding."""

@@ -74,7 +74,7 @@ class DecodePlan:
 
 
 def plan_decode(cache: BatchedPagedKVCache, rows: int) -> DecodePlan:
-    """Plans one token for each of the cache's first `rows` rows, under the cache's policy if it has one.
+    """Plans one token for each of the cache's first `rows` rows, under the cache's policy or capture list.
 
     Every row must already have a slot for its token (`grow`). ValueError for a row count outside the cache's,
     SlotTableFull where a row is already `max_model_len` tokens long.
@@ -85,12 +85,8 @@ def plan_decode(cache: BatchedPagedKVCache, rows: int) -> DecodePlan:
     width = int(lengths.max()) + 1
     if width > cache.max_model_len:
         raise SlotTableFull(f"row {int(lengths.argmax())} already holds {cache.max_model_len} tokens, max_model_len")
-    policy = cache.decode_buckets
-    if policy is None:
-        graph_rows, graph_width = rows, width
-    else:
-        shape = policy.shape_for(rows, width)
-        graph_rows, graph_width = shape.rows, shape.width
+    shape = cache.graph_shape(rows, width)
+    graph_rows, graph_width = (rows, width) if shape is None else (shape.rows, shape.width)
     context = np.zeros(graph_rows, dtype=np.int64)
     np.add(lengths, 1, out=context[:rows])
     writes = np.full(graph_rows, cache.sink_slot, dtype=np.int64)
@@ -102,7 +98,7 @@ def plan_decode(cache: BatchedPagedKVCache, rows: int) -> DecodePlan:
         live_cells=int(context.sum()),
         graph_rows=graph_rows,
         graph_width=graph_width,
-        is_bucketed=policy is not None,
+        is_bucketed=shape is not None,
         sink_slot=cache.sink_slot,
         slots=slots,
         is_window=is_window,
@@ -132,8 +128,7 @@ def check_plan_rows(plan: DecodePlan, cache: BatchedPagedKVCache) -> int:
         raise PlanUnsound(f"the plan has {plan.batch_size} rows: a step decodes at least one")
     if not (plan.batch_size <= plan.graph_rows and plan.width <= plan.graph_width):
         raise PlanUnsound(f"the step is {plan.open_shape}, the forward would run {plan.shape}: it covers too little")
-    policy = cache.decode_buckets
-    if policy is not None and policy.shape_for(plan.batch_size, plan.width) != plan.shape:
+    if (cache.graph_shape(plan.batch_size, plan.width) or plan.open_shape) != plan.shape:
         raise PlanUnsound(f"the step {plan.open_shape} runs as {plan.shape}, which is not what the policy says")
     for name, vector in (("context_snapshot", plan.context_snapshot), ("write_snapshot", plan.write_snapshot)):
         if vector.shape != (plan.graph_rows,):

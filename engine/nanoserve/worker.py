@@ -33,8 +33,11 @@ class Worker(Protocol):
         """Runs the prompts of the rows from `first_row` on; draws each one's next token."""
         ...
 
-    def warm_up(self, shapes: Sequence[Shape]) -> None:
-        """Runs every shape once with nobody in it, and allows nothing new afterwards."""
+    def warm_up(self, shapes: Sequence[Shape], *, allow_partial: bool) -> Sequence[Shape]:
+        """Runs every shape once with nobody in it, and allows nothing new afterwards. Returns the shapes it has.
+
+        They are fewer where a capture failed and `allow_partial` is given.
+        """
         ...
 
 
@@ -49,5 +52,6 @@ class PlanOnly:
         """A 0 for each prompt."""
         return Drawn([0] * len(samplers), [True] * len(samplers))
 
-    def warm_up(self, shapes: Sequence[Shape]) -> None:
+    def warm_up(self, shapes: Sequence[Shape], *, allow_partial: bool) -> Sequence[Shape]:
         """Nothing to warm."""
+        return shapes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,12 +48,16 @@ def bench(
     runner: opt.Runner = "eager",
     compile_backend: opt.CompileBackend = "count",
     dynamic: opt.Dynamic = "off",
+    graph_backend: opt.GraphBackend = "auto",
+    graph_body: opt.GraphBody = "eager",
+    allow_partial: opt.AllowPartial = False,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     block_size: opt.BlockSize = 16,
     num_blocks: opt.NumBlocks = None,
     host_only: opt.HostOnly = False,
     check_inert: opt.CheckInert = False,
+    audit: opt.Audit = False,
     clock: opt.Clock = "virtual",
     step_ms: opt.StepMs = 25.0,
     speedup: opt.Speedup = 1.0,
@@ -68,6 +73,7 @@ def bench(
     virtual clock whose counts are the same on every machine, or on a real one with latencies.
     """
     with reported():
+        from nanoserve.decode import RunnerOptions
         from nanoserve_cli.bench import bench_lockstep, bench_traffic
         from nanoserve_cli.compare import ClockSettings, EngineSettings
         from nanoserve_cli.latency import parse_goodput
@@ -111,16 +117,17 @@ def bench(
             choice = choose_model(None if host_only else model, device=device, dtype=dtype, seed=seed)
         except ImportError as error:
             raise ImportError(f"{error}, or add --host-only") from error
-        backend = _usable_backend(compile_backend, choice) if runner == "compiled" else compile_backend
+        compiles = runner == "compiled" or graph_body == "compiled"
+        backend = _usable_backend(compile_backend, choice) if compiles else compile_backend
         engine = EngineSettings(
             policy=default_policy,
             decoder=choice.decoder,
-            runner=runner,
-            compile_backend=backend,
-            dynamic=dynamic,
+            runner=RunnerOptions(runner, backend, dynamic, graph_backend, graph_body),
             block_size=block_size,
             num_blocks=num_blocks,
             check_inert=check_inert,
+            allow_partial=allow_partial,
+            audit=audit,
         )
         with progress_bar(None if traffic is None else len(traffic.workload), quiet=quiet) as progress:
             if traffic is not None:
@@ -169,7 +176,8 @@ def _check_flags(context: typer.Context, *, has_traffic: bool, host_only: bool, 
         (clock == "virtual", ("--goodput",), "needs --clock real: the virtual clock has no latencies"),
         (clock == "real", ("--step-ms",), "is the grid of --clock virtual"),
         (host_only, _MODEL, "needs a model that runs: drop --host-only"),
-        (runner != "compiled", ("--compile-backend",), "is of --runner compiled"),
+        (runner == "eager", ("--compile-backend",), "is of --runner compiled"),
+        (runner != "graphs", ("--graph-backend", "--graph-body", "--allow-partial"), "is of --runner graphs"),
     ):
         if when and (clash := next((flag for flag in flags if flag in given), None)):
             raise ValueError(f"{clash} {why}")
@@ -177,7 +185,7 @@ def _check_flags(context: typer.Context, *, has_traffic: bool, host_only: bool, 
 
 _DRAWN = ("--prompt-len", "--output-len")
 _RECORDED = ("--format", "--strict", "--trace-dir")
-_MODEL = ("--model", "--runner", "--compile-backend", "--dynamic", "--device", "--dtype", "--check-inert")
+_MODEL = ("--model", "--runner", "--compile-backend", "--dynamic", "--device", "--dtype", "--check-inert", "--audit")
 
 
 def _usable_backend(backend: str, choice: ModelChoice) -> str:
@@ -212,9 +220,7 @@ def _document(runs: list[BenchRun], choice: ModelChoice, engine: Any, clock: Any
             "model_source": choice.source,
             "model_sha256": choice.sha256,
             "dtype": choice.dtype,
-            "runner": engine.runner if choice.decoder is not None else "host-only",
-            "compile_backend": engine.compile_backend,
-            "dynamic": engine.dynamic,
+            **({"runner": "host-only"} if choice.decoder is None else asdict(engine.runner)),
             "block_size": engine.block_size,
             "num_blocks": engine.num_blocks,
             "clock": clock.kind,
@@ -245,7 +251,8 @@ def _tables(runs: list[BenchRun]) -> Iterator[Table]:
         yield tables.counts_table(rows)
         yield tables.planning_table([(row, r.planning) for row, r in zip(rows, runs, strict=True) if r.planning])
         if measured:
-            yield tables.compiles_table(rows)
+            has_graphs = runs[0].comparison.bucketed.graphs is not None
+            yield tables.captures_table(rows) if has_graphs else tables.compiles_table(rows)
             yield tables.times_table(rows)
         return
     yield tables.traffic_table(rows[0])

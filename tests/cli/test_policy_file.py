@@ -77,7 +77,7 @@ class TestRoundTrip:
     def test_a_written_document_says_its_keys_in_their_order(self) -> None:
         product = policy_document(DecodeBuckets(4, 64))
         assert list(product) == ["schema_version", "max_batch_size", "max_model_len", "rows", "widths"]
-        assert set(policy_document(StaircaseBuckets(1, 2, {1: [2]}))) == set(KEYS) - {"rows", "widths"}
+        assert set(policy_document(StaircaseBuckets(1, 2, {1: [2]}))) == set(KEYS) - {"rows", "widths", "captures"}
 
 
 class TestMistakes:
@@ -96,7 +96,10 @@ class TestMistakes:
             (GOOD + "widths: [64]\n", "the key 'rows' is missing"),
             (GOOD + "rows: [4]\n", "the key 'widths' is missing"),
             (GOOD, "the key 'rows' is missing"),
-            (PRODUCT + "ladders: {4: [64]}\n", "ladders stand for rows and widths: give one or the other"),
+            (
+                PRODUCT + "ladders: {4: [64]}\n",
+                "rows and widths and ladders say the same thing twice: give rows and widths, ladders, or captures",
+            ),
             (GOOD + "rows: [1, 3]\nwidths: [64]\n", "rows must end at its maximum 4; it ends at 3"),
             (GOOD + "rows: [4]\nwidths: [32]\n", "widths must end at its maximum 64; it ends at 32"),
             (GOOD + "rows: []\nwidths: [64]\n", "rows is empty: a ladder needs at least one bucket, its maximum 4"),

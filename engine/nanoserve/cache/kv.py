@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nanoserve.buckets import DecodeBuckets, DecodePolicy
+from nanoserve.buckets import CaptureList, DecodeBuckets, DecodePolicy, Shape
 from nanoserve.cache.blocks import BlockAllocator, BlocksUnsound, BlockTable, KVCacheExhausted
 from nanoserve.cache.slots import SlotsUnsound, SlotTable
 
@@ -22,10 +22,11 @@ class BatchedPagedKVCache:
     """Blocks of `block_size` tokens for up to `max_batch_size` rows of up to `max_model_len` tokens.
 
     `num_blocks=None` gives every row its full length. `bucket_decode=True` builds the default `DecodeBuckets`
-    from the two limits; a `policy` implies it and must have the same limits. `pool` is the K/V tensor
-    `[layers, 2, num_slots, kv_heads, head_dim]` with `num_slots = num_blocks * block_size + 1`, or None where
-    steps are only planned. ValueError for limits below 1, a pool too small for one row of `max_model_len`
-    tokens, a policy with other limits, or `bucket_decode=False` beside a policy.
+    from the two limits; a `policy` implies it and must have the same limits; a capture list must lie within them. The
+    attribute `pool` is the K/V tensor `[layers, 2, num_slots, kv_heads, head_dim]`, with
+    `num_slots = num_blocks * block_size + 1`, or None where steps are only planned. ValueError for limits below 1, a
+    pool too small for one row of `max_model_len` tokens, a policy with other limits, or `bucket_decode=False` beside
+    one.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class BatchedPagedKVCache:
         block_size: int = 16,
         num_blocks: int | None = None,
         bucket_decode: bool | None = None,
-        policy: DecodePolicy | None = None,
+        policy: DecodePolicy | CaptureList | None = None,
     ) -> None:
         for name, value in (
             ("max_batch_size", max_batch_size),
@@ -72,6 +73,13 @@ class BatchedPagedKVCache:
     def bucket_decode(self) -> bool:
         """Whether decode steps run as shapes of a closed set."""
         return self.decode_buckets is not None
+
+    def graph_shape(self, rows: int, width: int) -> Shape | None:
+        """What a step of `rows` by `width` runs as; None for as it is, with no policy or off a capture list."""
+        policy = self.decode_buckets
+        if policy is None:
+            return None
+        return policy.find(rows, width) if isinstance(policy, CaptureList) else policy.shape_for(rows, width)
 
     @property
     def num_slots(self) -> int:
@@ -179,12 +187,17 @@ def _runs(numbers: Ints) -> list[tuple[int, int]]:
 
 
 def _resolve_policy(
-    max_batch_size: int, max_model_len: int, bucket_decode: bool | None, policy: DecodePolicy | None
-) -> DecodePolicy | None:
+    max_batch_size: int, max_model_len: int, bucket_decode: bool | None, policy: DecodePolicy | CaptureList | None
+) -> DecodePolicy | CaptureList | None:
     if policy is None:
         return DecodeBuckets(max_batch_size, max_model_len) if bucket_decode else None
     if bucket_decode is False:
         raise ValueError("bucket_decode=False beside a policy: drop one of the two")
+    if isinstance(policy, CaptureList):
+        beyond = [shape for shape in policy.shapes if shape.rows > max_batch_size or shape.width > max_model_len]
+        if beyond:
+            raise ValueError(f"shape {beyond[0]} of the list is beyond the cache's {max_batch_size}x{max_model_len}")
+        return policy
     limits = (policy.max_batch_size, policy.max_model_len)
     if limits != (max_batch_size, max_model_len):
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -9,7 +10,42 @@ if TYPE_CHECKING:
 
     from nanoserve.model.decoder import DecodeInputs
 
-RUNNERS = ("eager", "compiled")
+RUNNERS = ("eager", "compiled", "graphs")
+COMPILE_BACKENDS = ("count", "inductor")
+DYNAMIC = {"off": False, "auto": None, "on": True}
+"""What `dynamic` of torch.compile is called here. `auto` is its default: static first, then one dynamic graph."""
+GRAPH_BACKENDS = ("auto", "cuda", "recorded")
+GRAPH_BODIES = ("eager", "compiled")
+
+
+class CaptureFailed(RuntimeError):
+    """A capture that the device refused. Says what was used and, in order, what to change."""
+
+
+@dataclass(frozen=True)
+class RunnerOptions:
+    """How steps run. `graph_backend` auto is `cuda` on CUDA and `recorded` elsewhere; `graph_body` is what is captured.
+
+    ValueError for a name that is not one of the module's lists.
+    """
+
+    runner: str = "eager"
+    compile_backend: str = "count"
+    dynamic: str = "off"
+    graph_backend: str = "auto"
+    graph_body: str = "eager"
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("runner", RUNNERS),
+            ("compile_backend", COMPILE_BACKENDS),
+            ("dynamic", tuple(DYNAMIC)),
+            ("graph_backend", GRAPH_BACKENDS),
+            ("graph_body", GRAPH_BODIES),
+        ):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name.replace('_', ' ')} {value!r} is unknown; choose one of {', '.join(known)}")
 
 
 class DecodeRunner(Protocol):

@@ -19,13 +19,10 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from nanoserve.buckets import DecodePolicy, GateError, Shape
+from nanoserve.buckets import CaptureList, DecodePolicy, GateError, Shape
+from nanoserve.decode import COMPILE_BACKENDS, DYNAMIC
 from nanoserve.gates import check_shape_in_set
 from nanoserve.model.decoder import DecodeInputs, Decoder, DecoderLayer
-
-BACKENDS = ("count", "inductor")
-DYNAMIC = {"off": False, "auto": None, "on": True}
-"""What `dynamic` of torch.compile is called here. `auto` is its default: static first, then one dynamic graph."""
 
 
 class StepRecompiled(GateError):
@@ -44,8 +41,8 @@ class CountingBackend:
     """A torch.compile back end that counts its calls. `count` runs the traced graph as it is and makes no code."""
 
     def __init__(self, name: str) -> None:
-        if name not in BACKENDS:
-            raise ValueError(f"compile backend {name!r} is unknown; choose one of {', '.join(BACKENDS)}")
+        if name not in COMPILE_BACKENDS:
+            raise ValueError(f"compile backend {name!r} is unknown; choose one of {', '.join(COMPILE_BACKENDS)}")
         self.name = name
         self.compiles = 0
         self.closed = False
@@ -70,7 +67,12 @@ class CompiledRegion:
     """
 
     def __init__(
-        self, fn: Callable[..., Any], policy: DecodePolicy | None, *, backend: str = "inductor", dynamic: str = "off"
+        self,
+        fn: Callable[..., Any],
+        policy: DecodePolicy | CaptureList | None,
+        *,
+        backend: str = "inductor",
+        dynamic: str = "off",
     ) -> None:
         if dynamic not in DYNAMIC:
             raise ValueError(f"dynamic {dynamic!r} is unknown; choose one of {', '.join(DYNAMIC)}")
@@ -164,7 +166,7 @@ class CompiledDecode:
         self,
         decoder: Decoder,
         pool: Tensor,
-        policy: DecodePolicy | None,
+        policy: DecodePolicy | CaptureList | None,
         *,
         backend: str = "count",
         dynamic: str = "off",
@@ -175,8 +177,10 @@ class CompiledDecode:
         self.region = CompiledRegion(DecoderLayer.decode, policy, backend=backend, dynamic=dynamic)
 
     def run(self, inputs: DecodeInputs) -> Tensor:
-        """Logits `[graph_rows, vocab_size]`. Raises StepRecompiled where a closed runner would compile."""
+        """Logits `[graph_rows, vocab_size]`, eager off a capture list. StepRecompiled where a closed one compiles."""
         shape = Shape(*inputs.slots.shape)
+        if isinstance(self.region.policy, CaptureList) and shape not in self.region.policy.shapes:
+            return self._decoder.decode(inputs, self._pool)
 
         def run_layer(*layer_args: Any) -> Tensor:
             hidden: Tensor = self.region(shape, *layer_args)

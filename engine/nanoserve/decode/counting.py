@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from nanoserve.buckets import DecodePolicy, Shape
+from nanoserve.buckets import CaptureList, DecodePolicy, Shape
 from nanoserve.decode.compiled import CompiledDecode, quiet_dynamo, reset_dynamo
 from nanoserve.model_worker import ModelWorker
 
@@ -24,7 +24,7 @@ class CompileCount:
 
 @torch.no_grad()
 def count_compiles(
-    worker: ModelWorker, shapes: Iterable[Shape], policy: DecodePolicy | None, *, dynamic: str = "off"
+    worker: ModelWorker, shapes: Iterable[Shape], policy: DecodePolicy | CaptureList | None, *, dynamic: str = "off"
 ) -> CompileCount:
     """Presents each distinct shape, in order of first use, to a compiled decode step with nobody in it.
 

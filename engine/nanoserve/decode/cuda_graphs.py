@@ -12,12 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nanoserve.decode import CaptureFailed
+
 WARM_UP_RUNS = 3
 """Runs before a capture: lazy initialisation, workspaces and compilation must be over, capture allows none of them."""
-
-
-class CaptureFailed(RuntimeError):
-    """CUDA refused a capture, for memory or for what the step does. Says what was used and what to change."""
 
 
 class CudaGraphs:

@@ -15,8 +15,6 @@ from nanoserve.decode import DecodeRunner
 from nanoserve.decode.trace import CaptureUnsound
 from nanoserve.model.decoder import DecodeInputs
 
-GRAPH_BACKENDS = ("auto", "cuda", "recorded")
-
 Buffers = Mapping[str, Callable[[], Tensor]]
 """The persistent buffers by name, each as a way to get at it now: a buffer may be rebound, and that must show."""
 
@@ -76,8 +74,9 @@ class GraphDecode:
     """Replays a graph for every shape of `shapes`, and runs what has none as `inner` does, counted.
 
     `shapes` is a policy, whose every step has a graph; a capture list, whose steps off the list run eager; or None for
-    an open run, which captures every new shape it meets. Logits are a window of one static buffer, overwritten by the
-    next replay: clone what you keep.
+    an open run, which captures every new shape it meets. `buffers` and the inputs' addresses are checked at every
+    replay; `weights` are only known to be persistent. Logits are a window of one static buffer, overwritten by the next
+    replay: clone what you keep. `audit` traces every step again and compares.
     """
 
     def __init__(
@@ -86,6 +85,7 @@ class GraphDecode:
         shapes: DecodePolicy | CaptureList | None,
         backend: GraphBackend,
         buffers: Buffers,
+        weights: Mapping[str, Tensor],
         logits: Tensor,
         *,
         audit: bool = False,
@@ -94,7 +94,8 @@ class GraphDecode:
         self.capture_seconds: dict[Shape, float] = {}
         self._inner = inner
         self._listed = None if shapes is None else frozenset(shapes.shapes)
-        self._buffers: Buffers = {**buffers, "logits": lambda: logits}
+        self._buffers: Buffers = {**buffers, "the logits": lambda: logits}
+        self._weights = weights
         self._logits: Tensor = logits
         self._audit = audit
         self._graphs: dict[Shape, _Captured] = {}
@@ -151,7 +152,7 @@ class GraphDecode:
         return window.copy_(self._inner.run(inputs))
 
     def _persistent(self) -> dict[str, Tensor]:
-        return {name: get() for name, get in self._buffers.items()}
+        return {**self._weights, **{name: get() for name, get in self._buffers.items()}}
 
     def _addresses(self, inputs: DecodeInputs) -> dict[str, int]:
         now = {name: get().data_ptr() for name, get in self._buffers.items()}
