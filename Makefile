@@ -1,12 +1,13 @@
 # make bench   a fresh machine to a first measurement     make test       the suite
 # make lint    ruff and mypy                              make test-slow  Inductor, soak, million-row files
+# make gpu     what only a GPU shows, with the machine's own python and torch; fails where there is none
 # make model   SmolLM2 into the user's cache; the tests that need it skip without
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: bench model test test-slow lint clean
+.PHONY: bench model test test-slow gpu lint clean
 .DEFAULT_GOAL := bench
 
 bench: $(VENV)/engine.stamp
@@ -23,6 +24,9 @@ test: $(VENV)/dev.stamp
 
 test-slow: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow and not cuda"
+
+gpu:
+	PYTHONPATH=engine:. $(PYTHON) tests/gpu/report.py
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

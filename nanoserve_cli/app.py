@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from nanoserve_cli.commands.bench import bench
+from nanoserve_cli.commands.capture import capture
 from nanoserve_cli.commands.fetch import fetch
 from nanoserve_cli.commands.generate import generate
 from nanoserve_cli.console import EXIT_CODES
@@ -21,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, fetch, generate):
+for command in (bench, capture, fetch, generate):
     app.command(epilog=EXIT_CODES)(command)
 
 

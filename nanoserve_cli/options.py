@@ -49,6 +49,7 @@ MaxBatch = Annotated[
 MaxModelLen = Annotated[
     int | None, _in(ENGINE, help="Tokens of a row.", show_default="prompt + steps; 8192 for traffic", min=1)
 ]
+CaptureModelLen = Annotated[int, _in(ENGINE, "--max-model-len", help="Tokens of a row.", min=1)]
 WidthMultiple = Annotated[
     int | None, _in(ENGINE, help="Width buckets are the multiples of this.", show_default="128", min=1)
 ]

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None) -> Table:
+def simple_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str | None = None
+) -> Table:
     """A table that no width of terminal or pipe breaks inside a figure: headers carry their own line breaks."""
     from rich import box
     from rich.table import Table
@@ -46,7 +48,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], ca
 
 def counts_table(rows: Sequence[Row]) -> Table:
     """Shapes and cells of lockstep runs, a line each."""
-    return _table(
+    return simple_table(
         "Shapes and cells (counts: the same on every machine)",
         (
             "steps",
@@ -77,7 +79,7 @@ def counts_table(rows: Sequence[Row]) -> Table:
 
 def compiles_table(rows: Sequence[Row]) -> Table:
     """What dynamo made of the shapes of lockstep runs."""
-    return _table(
+    return simple_table(
         "Compiles (dynamo's own count; no code is generated)",
         ("steps", "open", "bucketed", "bucketed,\nwarm", "torch.compile as it is,\non the open run"),
         [
@@ -95,7 +97,7 @@ def compiles_table(rows: Sequence[Row]) -> Table:
 
 def captures_table(rows: Sequence[Row]) -> Table:
     """What lockstep runs captured and replayed."""
-    return _table(
+    return simple_table(
         "Graphs (counts)",
         ("steps", "open\ncaptures", "bucketed\ncaptures", "after\nwarm-up", "replay\nshare", "off the\nlist"),
         [
@@ -115,7 +117,7 @@ def captures_table(rows: Sequence[Row]) -> Table:
 
 def planning_table(rows: Sequence[tuple[Row, PlanTimes]]) -> Table:
     """Host time to plan lockstep runs with nothing behind them."""
-    return _table(
+    return simple_table(
         "Planning on the host (this machine): ms a run, its cache made too",
         (
             "steps",
@@ -139,7 +141,7 @@ def planning_table(rows: Sequence[tuple[Row, PlanTimes]]) -> Table:
 
 def times_table(rows: Sequence[Row]) -> Table:
     """Times of lockstep runs: medians of this run on this machine."""
-    return _table(
+    return simple_table(
         "Decode steps (this machine, this run: compare within a line)",
         ("steps", "open\nms", "bucketed\nms", "ratio", "ratio,\nquartiles", "open\ntokens/s", "bucketed\ntokens/s"),
         [
@@ -189,7 +191,7 @@ def traffic_table(row: Row) -> Table:
                 ("compiles open", _compiles(row["compiles_open"], row["abandoned_open"])),
                 ("compiles bucketed", _compiles(row["compiles_bucketed"], 0)),
             ]
-    return _table("Open against bucketed (counts)", ("", ""), lines)
+    return simple_table("Open against bucketed (counts)", ("", ""), lines)
 
 
 def traffic_times_table(row: Row) -> Table:
@@ -203,7 +205,7 @@ def traffic_times_table(row: Row) -> Table:
     if row["step_ratio"] is not None:
         ratio, quartiles = _ratio(row)
         lines += [("bucketed / open, step by step", "", ratio), ("  quartiles", "", quartiles)]
-    return _table("Decode steps (this machine, this run)", ("", "open", "bucketed"), lines)
+    return simple_table("Decode steps (this machine, this run)", ("", "open", "bucketed"), lines)
 
 
 def fidelity_table(fidelity: Row) -> Table:
@@ -216,7 +218,7 @@ def fidelity_table(fidelity: Row) -> Table:
         for name, value in fidelity.items()
         if value is not None
     ]
-    return _table("Replay", ("", "", "p50", "p90", "p99"), figures)
+    return simple_table("Replay", ("", "", "p50", "p90", "p99"), figures)
 
 
 def latency_table(latency: dict[str, dict[str, Percentiles]]) -> Table:
@@ -236,7 +238,7 @@ def latency_table(latency: dict[str, dict[str, Percentiles]]) -> Table:
     ]
     shown = {name for found in latency.values() for name in found}
     definitions = "\n".join(f"{metric.name}: {metric.about}" for metric in METRICS if metric.name in shown)
-    return _table("Latency", ("", "p50", "p90", "p99", "mean", "samples"), rows, caption=definitions)
+    return simple_table("Latency", ("", "p50", "p90", "p99", "mean", "samples"), rows, caption=definitions)
 
 
 def coverage(captures: CaptureList) -> str:
@@ -255,7 +257,7 @@ def throughput_table(modes: dict[str, dict[str, float]]) -> Table:
     """Requests and tokens a second of each mode."""
     names = next(iter(modes.values()))
     rows = [(name.replace("_", " "), *(f"{found[name]:,.2f}" for found in modes.values())) for name in names]
-    return _table("Throughput", ("", *modes), rows)
+    return simple_table("Throughput", ("", *modes), rows)
 
 
 def remarks(run: BenchRun) -> Iterator[str]:
@@ -286,7 +288,7 @@ def assets_table(assets: Sequence[tuple[Asset, Path | None]]) -> Table:
     """What `nanoserve fetch` knows, and where what it has is."""
     from rich.text import Text
 
-    table = _table("nanoserve fetch KEY", ("key", "licence"), ())
+    table = simple_table("nanoserve fetch KEY", ("key", "licence"), ())
     table.columns[1].justify = "left"
     table.add_column("where it is kept, and what it is", overflow="fold")
     for asset, path in assets:

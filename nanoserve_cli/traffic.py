@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nanoserve.workload import Workload
+from nanoserve.engine import Engine
+from nanoserve.workload import NS_PER_MS, Workload
+from nanoserve_cli.policy_file import Policy
+from nanoserve_cli.replay import Replay, replay_virtual
 from nanoserve_cli.workload.limits import Fitted, MaxLenRule, fit_to
 from nanoserve_cli.workload.readers import Trace, read_trace
 from nanoserve_cli.workload.resolve import resolve_trace
@@ -69,6 +72,13 @@ class Traffic:
             rows |= {"rows_read": self.trace.rows_read, "rows_skipped": self.trace.rows_skipped}
             rows["skipped_by_reason"] = {skipped.reason: skipped.count for skipped in self.trace.skipped}
         return rows
+
+
+def planned_replay(options: TrafficOptions, policy: Policy, block_size: int) -> Replay:
+    """The traffic under a policy, planned on the default grid and not run. Raises what `load_traffic` raises."""
+    traffic = load_traffic(options, policy.max_model_len)
+    engine = Engine.build(None, policy.max_batch_size, policy.max_model_len, block_size=block_size, policy=policy)
+    return replay_virtual(engine, traffic.workload, step_ns=25 * NS_PER_MS, seed=options.seed)
 
 
 def load_traffic(options: TrafficOptions, max_model_len: int) -> Traffic:

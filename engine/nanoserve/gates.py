@@ -37,8 +37,30 @@ def check_run_closed(presented: Iterable[Shape], buckets: DecodePolicy, *, limit
     return len(distinct)
 
 
-def check_capture_budget(buckets: DecodePolicy, *, limit: int = CAPTURE_LIMIT) -> int:
-    """That the whole closed set is a capture list one can pay for. Returns its size."""
+def check_capture_budget(
+    buckets: DecodePolicy | CaptureList,
+    *,
+    limit: int = CAPTURE_LIMIT,
+    mib: float | None = None,
+    mib_limit: float | None = None,
+    seconds: float | None = None,
+    seconds_limit: float | None = None,
+) -> int:
+    """That the whole set is a capture list one can pay for, in graphs, MiB or seconds. Returns its size.
+
+    `mib` and `seconds` are the set's predicted or measured bill. Raises BucketsUnsound over a limit, ValueError for a
+    limit without its figure.
+    """
+    for name, figure, most in (("MiB", mib, mib_limit), ("seconds", seconds, seconds_limit)):
+        if most is not None and figure is None:
+            raise ValueError(f"a limit of {most:g} {name} needs the figure to compare with it")
+        if most is not None and figure is not None and not figure <= most:
+            raise BucketsUnsound(
+                f"capturing {buckets.count} shapes takes {figure:,.1f} {name}, the budget is {most:,.1f}: drop the "
+                f"widest buckets or lower max_batch_size ({buckets.render()})",
+                figure=figure,
+                limit=most,
+            )
     if buckets.count > limit:
         raise BucketsUnsound(
             f"{buckets.count} shapes are over the budget of {limit} graphs, each a compile or a capture with its own "

@@ -112,11 +112,11 @@ class ModelWorker:
 
     @torch.no_grad()
     def warm_up(self, shapes: Sequence[Shape], *, allow_partial: bool) -> Sequence[Shape]:
-        """Runs every shape, largest first, on its real window with nobody in it, then closes the runner."""
+        """Prepares every shape, largest first, on its real window with nobody in it, then closes the runner."""
         done: list[Shape] = []
         for shape in sorted(shapes, key=lambda shape: (shape.cells, shape), reverse=True):
             try:
-                self.run_empty(shape, self.runner)
+                self.prepare_shape(shape, self.runner)
                 done.append(shape)
             except CaptureFailed as error:
                 if not allow_partial:
@@ -126,11 +126,11 @@ class ModelWorker:
         self.runner.close()
         return done
 
-    def run_empty(self, shape: Shape, runner: DecodeRunner) -> None:
-        """Runs one shape, on its real window, with a batch that is all padding."""
+    def prepare_shape(self, shape: Shape, runner: DecodeRunner) -> None:
+        """Has `runner` compile or capture one shape, on its real window, with a batch that is all padding."""
         self.cache.slot_table.flush()
         window = self.cache.slot_table.read(range(0), shape.width, pad_rows=shape.rows)
-        runner.run(self.inputs.all_padding(shape, window.slots))
+        runner.prepare(self.inputs.all_padding(shape, window.slots))
 
 
 def draw(logits: Tensor, samplers: Sequence[Sampler]) -> Drawn:

@@ -55,6 +55,10 @@ class DecodeRunner(Protocol):
         """Logits `[graph_rows, vocab_size]`; rows past the real ones mean nothing."""
         ...
 
+    def prepare(self, inputs: DecodeInputs) -> None:
+        """Does what a step of these inputs' shape needs once: compiles or captures it. The result is nobody's."""
+        ...
+
     def close(self) -> None:
         """Says that every shape has been seen: from here on a step that needs something new is an error."""
         ...

@@ -188,6 +188,10 @@ class CompiledDecode:
 
         return self._decoder.decode(inputs, self._pool, run_layer)
 
+    def prepare(self, inputs: DecodeInputs) -> None:
+        """Runs the step, which compiles its shape if that is new."""
+        self.run(inputs)
+
     def close(self) -> None:
         """Says that every shape is compiled."""
         self.region.close()

@@ -37,11 +37,11 @@ def count_compiles(
     region = runner.region
     with quiet_dynamo():
         for shape in ordered:
-            worker.run_empty(shape, runner)
+            worker.prepare_shape(shape, runner)
             if region.abandoned:
                 break
         if policy is not None:
             region.close()
             for shape in ordered:
-                worker.run_empty(shape, runner)
+                worker.prepare_shape(shape, runner)
     return CompileCount(len(ordered), region.compiles, region.recompiles, region.abandoned)

@@ -7,6 +7,8 @@ stand-in that checks the order of calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -16,6 +18,18 @@ from nanoserve.decode import CaptureFailed
 
 WARM_UP_RUNS = 3
 """Runs before a capture: lazy initialisation, workspaces and compilation must be over, capture allows none of them."""
+
+
+@dataclass(frozen=True)
+class CudaGraph:
+    """A captured CUDA graph."""
+
+    graph: Any
+    warm_up_seconds: float
+
+    def replay(self) -> None:
+        """Launches it on the current stream."""
+        self.graph.replay()
 
 
 class CudaGraphs:
@@ -35,18 +49,20 @@ class CudaGraphs:
         snapshot = self._cuda.memory_snapshot(self._pool)
         return sum(int(segment["total_size"]) for segment in snapshot)
 
-    def capture(self, body: Callable[[], Tensor], persistent: Mapping[str, Tensor]) -> Any:
+    def capture(self, body: Callable[[], Tensor], persistent: Mapping[str, Tensor]) -> CudaGraph:
         """Warms `body` up on the capture stream and captures it there. Raises CaptureFailed.
 
         `thread_local`: a copy or a query by another thread of the process does not fail the capture.
         """
         cuda = self._cuda
+        start = perf_counter()
         self._stream.wait_stream(cuda.current_stream(self._device))
         with cuda.stream(self._stream):
             for _ in range(WARM_UP_RUNS):
                 body()
         cuda.current_stream(self._device).wait_stream(self._stream)
         cuda.synchronize(self._device)
+        warm_up_seconds = perf_counter() - start
         graph = cuda.CUDAGraph()
         try:
             with cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
@@ -59,7 +75,7 @@ class CudaGraphs:
             ) from error
         cuda.synchronize(self._device)
         self.process_bytes = self._free_before - self._free()
-        return graph
+        return CudaGraph(graph, warm_up_seconds)
 
     def verify(self, graph: Any, body: Callable[[], Tensor], persistent: Mapping[str, Tensor]) -> None:
         """Nothing: a captured graph does not say what is in it. The back end `recorded` finds these faults."""

@@ -18,5 +18,9 @@ class EagerDecode:
         """Logits `[graph_rows, vocab_size]`."""
         return self._decoder.decode(inputs, self._pool)
 
+    def prepare(self, inputs: DecodeInputs) -> None:
+        """Runs the step: what allocates on first use has then done so."""
+        self.run(inputs)
+
     def close(self) -> None:
         """Nothing to close."""

@@ -20,7 +20,9 @@ Buffers = Mapping[str, Callable[[], Tensor]]
 
 
 class Graph(Protocol):
-    """A captured step."""
+    """A captured step. `warm_up_seconds` is what ran before the capture proper."""
+
+    warm_up_seconds: float
 
     def replay(self) -> None:
         """Runs it again on the addresses it was captured with."""
@@ -92,6 +94,7 @@ class GraphDecode:
     ) -> None:
         self.backend = backend
         self.capture_seconds: dict[Shape, float] = {}
+        self.warm_up_seconds: dict[Shape, float] = {}
         self._inner = inner
         self._listed = None if shapes is None else frozenset(shapes.shapes)
         self._buffers: Buffers = {**buffers, "the logits": lambda: logits}
@@ -108,6 +111,10 @@ class GraphDecode:
         """What it did so far."""
         return GraphCounts(self._captures, self._replays, self._eager_steps)
 
+    def graph(self, shape: Shape) -> Graph:
+        """The graph of a captured shape. KeyError where it has none."""
+        return self._graphs[shape].graph
+
     @property
     def captured(self) -> frozenset[Shape]:
         """The shapes that have a graph."""
@@ -123,15 +130,24 @@ class GraphDecode:
         if self._listed is not None and shape not in self._listed:
             self._eager_steps += 1
             return self._inner.run(inputs)
-        captured = self._graphs.get(shape)
-        if captured is None:
-            captured = self._graphs[shape] = self._capture(shape, inputs)
+        captured = self._captured(shape, inputs)
         self._check_addresses(shape, captured, inputs)
         if self._audit:
             self.backend.verify(captured.graph, lambda: self._body(inputs), self._persistent())
         captured.graph.replay()
         self._replays += 1
         return self._logits[: shape.rows]
+
+    def prepare(self, inputs: DecodeInputs) -> None:
+        """Captures the step, which runs nothing; off a capture list there is nothing to do."""
+        shape = Shape(*inputs.slots.shape)
+        if self._listed is None or shape in self._listed:
+            self._captured(shape, inputs)
+
+    def _captured(self, shape: Shape, inputs: DecodeInputs) -> _Captured:
+        if shape not in self._graphs:
+            self._graphs[shape] = self._capture(shape, inputs)
+        return self._graphs[shape]
 
     def _capture(self, shape: Shape, inputs: DecodeInputs) -> _Captured:
         if self._closed and self._listed is not None:
@@ -141,7 +157,8 @@ class GraphDecode:
             )
         start = perf_counter()
         graph = self.backend.capture(lambda: self._body(inputs), self._persistent())
-        self.capture_seconds[shape] = perf_counter() - start
+        self.warm_up_seconds[shape] = graph.warm_up_seconds
+        self.capture_seconds[shape] = perf_counter() - start - graph.warm_up_seconds
         self._captures += 1
         self._holders = _holders(self._logits)
         return _Captured(graph, self._addresses(inputs))

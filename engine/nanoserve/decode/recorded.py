@@ -36,7 +36,7 @@ class Arena:
         for segment in self._segments:
             if segment.numel() >= nbytes:
                 return segment
-        self._segments.append(torch.zeros(nbytes, dtype=torch.uint8, device=self._device))
+        self._segments.append(torch.empty(nbytes, dtype=torch.uint8, device=self._device))
         return self._segments[-1]
 
     def spoil(self) -> None:
@@ -48,6 +48,8 @@ class Arena:
 
 class RecordedGraph:
     """One captured step. `replay` runs it; `live_bytes` is the peak of what is alive at one time."""
+
+    warm_up_seconds = 0.0
 
     def __init__(self, trace: Trace, arena: Arena) -> None:
         self.trace = trace
