@@ -42,8 +42,8 @@ def summary_table(bills: Sequence[Bill]) -> Table:
             for bill in bills
         ],
         caption=(
-            "predicted MiB: the largest live set, since all share one pool, largest\n"
-            "captured first; what a kernel or a driver allocates by itself is not in\n"
+            "predicted MiB: the largest live set, since all share one pool, largest "
+            "captured first; what a kernel or a driver allocates by itself is not in "
             "it. predicted s: extrapolated from two small captures"
         ),
     )
