@@ -151,7 +151,9 @@ class Engine:
         start = perf_counter()
         warmed = self.worker.warm_up(policy.shapes if shapes is None else shapes, allow_partial=allow_partial)
         if len(warmed) < len(policy.shapes if shapes is None else shapes):
-            self.cache.decode_buckets = CaptureList(warmed)
+            limits = {"max_batch_size": self.cache.max_batch_size, "max_model_len": self.cache.max_model_len}
+            self.cache.decode_buckets = CaptureList(warmed, **limits)
+            self.worker.restrict(self.cache.decode_buckets)
         audit_blocks(self.cache)
         return perf_counter() - start
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nanoserve.buckets import Shape
+from nanoserve.buckets import CaptureList, Shape
 from nanoserve.cache.kv import BatchedPagedKVCache
 from nanoserve.decode import CaptureFailed, DecodeRunner
 from nanoserve.inputs import StepInputs
@@ -95,7 +96,12 @@ class ModelWorker:
     @torch.no_grad()
     def decode(self, plan: DecodePlan, feed: Ints, samplers: Sequence[Sampler]) -> Drawn:
         """Runs a planned step and draws a token for each of its real rows."""
-        return draw(self.forward(plan, feed)[: plan.batch_size], samplers)
+        try:
+            return draw(self.forward(plan, feed)[: plan.batch_size], samplers)
+        except BaseException as error:
+            # A caller may keep the exception, and its frames the logits: a window that the next replay overwrites.
+            traceback.clear_frames(error.__traceback__)
+            raise
 
     @torch.no_grad()
     def prefill(self, first_row: int, prompts: Sequence[Sequence[int]], samplers: Sequence[Sampler]) -> Drawn:
@@ -125,6 +131,10 @@ class ModelWorker:
             raise CaptureFailed(f"none of {len(shapes)} shapes could be captured")
         self.runner.close()
         return done
+
+    def restrict(self, captures: CaptureList) -> None:
+        """Says that only these shapes could be prepared: every other step runs eager."""
+        self.runner.restrict(captures)
 
     def prepare_shape(self, shape: Shape, runner: DecodeRunner) -> None:
         """Has `runner` compile or capture one shape, on its real window, with a batch that is all padding."""

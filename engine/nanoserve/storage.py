@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
@@ -28,6 +29,8 @@ class StorageWatch(TorchDispatchMode):
         self._storages = {tensor.untyped_storage().data_ptr() for tensor in persistent.values()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.lift_fresh.default:
+            raise StorageUnsound(f"{func} made a tensor of a host constant: write into a persistent buffer")
         result = func(*args, **(kwargs or {}))
         for leaf in tree_flatten(result)[0]:
             if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in self._storages | _storages(args):

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nanoserve.buckets import Shape
+from nanoserve.buckets import CaptureList, Shape
 from nanoserve.plan import DecodePlan
 from nanoserve.sampling import Sampler
 
@@ -40,6 +40,10 @@ class Worker(Protocol):
         """
         ...
 
+    def restrict(self, captures: CaptureList) -> None:
+        """Says that only these shapes could be prepared: every other step runs eager."""
+        ...
+
 
 class PlanOnly:
     """A worker without weights: every token is 0."""
@@ -55,3 +59,6 @@ class PlanOnly:
     def warm_up(self, shapes: Sequence[Shape], *, allow_partial: bool) -> Sequence[Shape]:
         """Nothing to warm."""
         return shapes
+
+    def restrict(self, captures: CaptureList) -> None:
+        """Nothing is prepared."""

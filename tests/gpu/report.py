@@ -1,4 +1,4 @@
-"""Runs the tests marked `cuda` and writes what they measured to results/gpu-<device>.json. Never passes by running nothing."""
+"""Runs the tests marked `cuda`, writes what they measured to results/gpu-<device>.json, and fails if none ran."""
 
 from __future__ import annotations
 

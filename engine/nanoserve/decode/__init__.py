@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from nanoserve.buckets import CaptureList
     from nanoserve.model.decoder import DecodeInputs
 
 RUNNERS = ("eager", "compiled", "graphs")
@@ -61,4 +62,8 @@ class DecodeRunner(Protocol):
 
     def close(self) -> None:
         """Says that every shape has been seen: from here on a step that needs something new is an error."""
+        ...
+
+    def restrict(self, captures: CaptureList) -> None:
+        """Says that only these shapes could be prepared: every other step runs eager."""
         ...

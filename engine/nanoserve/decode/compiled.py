@@ -196,6 +196,10 @@ class CompiledDecode:
         """Says that every shape is compiled."""
         self.region.close()
 
+    def restrict(self, captures: CaptureList) -> None:
+        """Says that only these shapes are compiled: every other step runs eager."""
+        self.region.policy = captures
+
 
 def check_compiler(backend: str, device: torch.device) -> None:
     """Raises CompilerMissing where `backend` is Inductor, the device a CPU, and no C++ compiler is on the path."""

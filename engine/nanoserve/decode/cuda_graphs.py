@@ -56,15 +56,15 @@ class CudaGraphs:
         """
         cuda = self._cuda
         start = perf_counter()
-        self._stream.wait_stream(cuda.current_stream(self._device))
-        with cuda.stream(self._stream):
-            for _ in range(WARM_UP_RUNS):
-                body()
-        cuda.current_stream(self._device).wait_stream(self._stream)
-        cuda.synchronize(self._device)
-        warm_up_seconds = perf_counter() - start
-        graph = cuda.CUDAGraph()
         try:
+            self._stream.wait_stream(cuda.current_stream(self._device))
+            with cuda.stream(self._stream):
+                for _ in range(WARM_UP_RUNS):
+                    body()
+            cuda.current_stream(self._device).wait_stream(self._stream)
+            cuda.synchronize(self._device)
+            warm_up_seconds = perf_counter() - start
+            graph = cuda.CUDAGraph()
             with cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 body()
         except RuntimeError as error:

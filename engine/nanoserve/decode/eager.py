@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from nanoserve.buckets import CaptureList
 from nanoserve.model.decoder import DecodeInputs, Decoder
 
 
@@ -24,3 +25,6 @@ class EagerDecode:
 
     def close(self) -> None:
         """Nothing to close."""
+
+    def restrict(self, captures: CaptureList) -> None:
+        """Every step is eager already."""

@@ -123,6 +123,12 @@ class GraphDecode:
     def close(self) -> None:
         """Says that every shape has been captured: one that needs a capture from here on is an error."""
         self._closed = True
+        self._inner.close()
+
+    def restrict(self, captures: CaptureList) -> None:
+        """Says that there are graphs of `captures` only: every other step runs eager."""
+        self._listed = frozenset(captures.shapes)
+        self._inner.restrict(captures)
 
     def run(self, inputs: DecodeInputs) -> Tensor:
         """Logits `[graph_rows, vocab_size]` until the next step. CaptureUnsound where a replay would lie."""
@@ -155,6 +161,7 @@ class GraphDecode:
                 f"a step of shape {shape} has no graph and capture is over: {len(self._graphs)} shapes have one from "
                 "warm-up; warm up the shapes that the traffic needs"
             )
+        self._check_released(shape)
         start = perf_counter()
         graph = self.backend.capture(lambda: self._body(inputs), self._persistent())
         self.warm_up_seconds[shape] = graph.warm_up_seconds
@@ -183,6 +190,9 @@ class GraphDecode:
                 f"{name} moved since shape {shape} was captured: the graph reads address "
                 f"{captured.addresses[name]:#x}, it is now at {now[name]:#x}; write into the buffer, never rebind it"
             )
+        self._check_released(shape)
+
+    def _check_released(self, shape: Shape) -> None:
         if _holders(self._logits) != self._holders:
             raise CaptureUnsound(
                 f"the logits of an earlier step are still held: this replay of shape {shape} would change them; clone "

@@ -59,26 +59,27 @@ class RecordedGraph:
         offsets, nbytes = place(values.lifetimes)
         memory = arena.reserve(nbytes)
         self._calls: list[_Call] = []
-        real: dict[int, Any] = {}
+        real: dict[int, Any] = dict(trace.persistent)
         for op in trace.ops:
             args, kwargs = tree_map_only(Tensor, lambda tensor: real.get(id(tensor), tensor), (op.args, op.kwargs))
-            if op.writes:
-                self._calls.append(_Call(op.func, args, kwargs, ()))
-                made: Sequence[Tensor] = [kwargs.get("out", args[0])]
-            elif op.is_view:
-                made = _listed(op.func(*args, **kwargs))
-            else:
-                made = [_laid_out(out, memory, offsets[values.owner[id(out)]]) for out in op.outputs]
-                self._calls.append(_Call(op.func, args, kwargs, tuple(made)))
-            real.update((id(out), tensor) for out, tensor in zip(op.outputs, made, strict=False))
+            if op.is_view:
+                real.update(zip(map(id, op.outputs), _listed(op.func(*args, **kwargs)), strict=True))
+                continue
+            places: list[Tensor | None] = []
+            for out, target in zip(op.outputs, op.written(), strict=True):
+                fresh = None if target is not None else _laid_out(out, memory, offsets[values.owner[id(out)]])
+                real[id(out)] = real.get(id(target), target) if fresh is None else fresh
+                places.append(fresh)
+            self._calls.append(_Call(op.func, args, kwargs, tuple(places)))
 
     def replay(self) -> None:
         """Runs the operators on the captured addresses."""
         self._arena.spoil()
         for func, args, kwargs, places in self._calls:
             result = func(*args, **kwargs)
-            for place_, value in zip(places, _listed(result), strict=False):
-                place_.copy_(value)
+            for place_, value in zip(places, _listed(result), strict=True):
+                if place_ is not None:
+                    place_.copy_(value)
 
 
 class RecordedGraphs:
@@ -105,7 +106,7 @@ class _Call(NamedTuple):
     func: Any
     args: Any
     kwargs: Any
-    places: tuple[Tensor, ...]
+    places: tuple[Tensor | None, ...]
 
 
 class Values(NamedTuple):
@@ -126,11 +127,15 @@ def trace_values(trace: Trace) -> Values:
         roots = [root[id(tensor)] for tensor in op.tensors if id(tensor) in root]
         for value in roots:
             last[value] = at
-        if op.writes or op.is_view:
-            target = root.get(id(op.kwargs.get("out", op.args[0])))
-            root.update((id(out), target) for out in op.outputs if target is not None)
+        if op.is_view:
+            viewed = root.get(id(op.args[0]))
+            root.update((id(out), viewed) for out in op.outputs if viewed is not None)
             continue
-        for out in op.outputs:
+        for out, target in zip(op.outputs, op.written(), strict=True):
+            if target is not None:
+                if id(target) in root:
+                    root[id(out)] = root[id(target)]
+                continue
             root[id(out)] = owner[id(out)] = len(nbytes)
             nbytes.append(out.untyped_storage().nbytes())
             first.append(at)

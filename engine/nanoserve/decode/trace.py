@@ -7,6 +7,7 @@ level above. Every tensor an operation reads must be made inside the body or lie
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from nanoserve.buckets import GateError
 
@@ -32,7 +33,7 @@ class CaptureUnsound(GateError):
 
 @dataclass(frozen=True, eq=False)
 class TracedOp:
-    """One operation: what ran, on what, and the tensors it returned (fake; None where it returned none)."""
+    """One operation: what ran, on what (fake tensors), and the tensors it returned."""
 
     func: torch._ops.OpOverload
     args: tuple[Any, ...]
@@ -46,8 +47,27 @@ class TracedOp:
 
     @property
     def is_view(self) -> bool:
-        """Whether it returns another look at one of its arguments' memory."""
-        return any(r.alias_info is not None and not r.alias_info.is_write for r in self.func._schema.returns)
+        """Whether it returns another look at one of its arguments' memory and does nothing else."""
+        if self.func in _UNMARKED_VIEWS:
+            return True
+        returns = self.func._schema.returns
+        return not self.writes and any(r.alias_info is not None for r in returns)
+
+    def written(self) -> tuple[Tensor | None, ...]:
+        """For each output the argument that it is, written in place; None where it is made afresh."""
+        schema = self.func._schema
+        if not self.writes:
+            return (None,) * len(self.outputs)
+        named = {a.name: value for a, value in zip(schema.arguments, self.args, strict=False)} | self.kwargs
+        by_alias = {
+            frozenset(argument.alias_info.before_set): named.get(argument.name)
+            for argument in schema.arguments
+            if argument.alias_info is not None
+        }
+        returned = [
+            None if r.alias_info is None else by_alias.get(frozenset(r.alias_info.before_set)) for r in schema.returns
+        ]
+        return tuple(value if isinstance(value, Tensor) else None for value in returned)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -55,18 +75,34 @@ class TracedOp:
         return [leaf for leaf in tree_flatten((self.args, self.kwargs))[0] if isinstance(leaf, Tensor)]
 
     @property
-    def constants(self) -> tuple[Any, ...]:
-        """Everything else it was called with: frozen into the recording."""
+    def constants(self) -> tuple[str, ...]:
+        """Everything else it was called with, as written: frozen into the recording. 2 and 2.0 differ, nan is itself."""
         leaves = tree_flatten((self.args, self.kwargs))[0]
-        return tuple(leaf for leaf in leaves if not isinstance(leaf, Tensor))
+        return tuple(repr(leaf) for leaf in leaves if not isinstance(leaf, Tensor))
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The operations of one step in order, and the tensor it returns."""
+    """The operations of one step in order, and the tensor it returns, all fake.
+
+    `persistent` maps the fakes of persistent tensors, by id, to the real ones; `fakes` keeps the ids theirs.
+    """
 
     ops: tuple[TracedOp, ...]
     output: Tensor
+    persistent: dict[int, Tensor]
+    fakes: tuple[Tensor, ...]
+
+    def sources(self) -> list[tuple[Any, ...]]:
+        """For each operation, what each of its tensors is: made by which operation, or which persistent memory."""
+        made: dict[int, Any] = {
+            key: (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) for key, tensor in self.persistent.items()
+        }
+        found = []
+        for at, op in enumerate(self.ops):
+            found.append(tuple(made.get(id(tensor)) for tensor in op.tensors))
+            made.update((id(out), (at, index)) for index, out in enumerate(op.outputs) if id(out) not in made)
+        return found
 
 
 def trace_step(
@@ -89,56 +125,71 @@ def trace_step(
             f"{error.func} needs the value of a tensor on the host: a replay runs no Python"
         ) from error
     except DynamicOutputShapeException as error:
-        raise CaptureUnsound(
-            f"{error.func} returns a shape that depends on data: a recorded graph has one shape"
-        ) from error
-    return Trace(tuple(recorder.ops), output)
+        raise CaptureUnsound(f"{error.func} returns a shape that depends on data, a graph has one shape") from error
+    real = {id(fake): tensor for tensor, fake in recorder.fakes.values()}
+    output = recorder.fakes[id(output)][1] if id(output) in recorder.fakes else output
+    return Trace(tuple(recorder.ops), output, real, tuple(fake for _, fake in recorder.fakes.values()))
 
 
 def check_same(before: Trace, now: Trace) -> int:
-    """That a step would still be recorded as it was: the same operations with the same constants. Returns how many.
+    """That a step would still be recorded as it was: the same operations on the same memory with the same constants.
 
-    Raises CaptureUnsound where a Python value that was frozen into the recording has changed since.
+    Returns how many operations. Raises CaptureUnsound where a Python value that was frozen into the recording, or which
+    tensors it chose, has changed since.
     """
-    for index, (old, new) in enumerate(zip(before.ops, now.ops, strict=False)):
+    memory = zip(before.sources(), now.sources(), strict=False)
+    for index, (old, new, (was, would)) in enumerate(zip(before.ops, now.ops, memory, strict=False)):
         if old.func is not new.func:
             raise CaptureUnsound(f"operation {index} was {old.func} at capture and would now be {new.func}")
         if old.constants != new.constants:
-            changed = [(a, b) for a, b in zip(old.constants, new.constants, strict=False) if a != b]
-            was, now_is = changed[0] if changed else (old.constants, new.constants)
+            changed = next(
+                (pair for pair in zip(old.constants, new.constants, strict=False) if pair[0] != pair[1]), None
+            )
+            was_value, now_value = changed or (old.constants, new.constants)
             raise CaptureUnsound(
-                f"a Python value changed since capture: {old.func} (operation {index}) was recorded with {was!r}, it "
-                f"would now get {now_is!r}; the replay goes on with {was!r}: pass it in a persistent tensor"
+                f"a Python value changed since capture: {old.func} (operation {index}) was recorded with {was_value}, it "
+                f"would now get {now_value}; the replay goes on with {was_value}: pass it in a persistent tensor"
+            )
+        if was != would:
+            raise CaptureUnsound(
+                f"{old.func} (operation {index}) was recorded on other tensors than it would now read: a choice that "
+                "Python made was frozen; choose with index_select or where"
             )
     if len(before.ops) != len(now.ops):
         raise CaptureUnsound(f"the step had {len(before.ops)} operations at capture and would now have {len(now.ops)}")
     return len(before.ops)
 
 
+_UNMARKED_VIEWS = (torch.ops.aten._unsafe_view.default,)
+_INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
+
+
 class _Recorder(TorchDispatchMode):
-    """Keeps every operation below autograd, and refuses tensors that will not be there at replay."""
+    """Keeps every operation below autograd, and refuses tensors that will not be there at replay.
+
+    Persistent tensors are swapped for fakes of their own, so that no operation runs on real memory while tracing.
+    """
 
     def __init__(self, mode: FakeTensorMode, persistent: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.mode = mode
         self.persistent = persistent
         self.ops: list[TracedOp] = []
+        self.fakes: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace == "prim":
             return func(*args, **kwargs)
-        if func is torch.ops.aten.lift_fresh.default:
-            raise CaptureUnsound("aten.lift_fresh makes a tensor of a host constant: make it once, before capture")
-        for leaf in tree_flatten((args, kwargs))[0]:
-            if isinstance(leaf, Tensor):
-                self._check_input(func, leaf)
+        _refuse(func, args)
+        args, kwargs = tree_map_only(Tensor, lambda tensor: self._fake(func, tensor), (args, kwargs))
         result = func(*args, **kwargs)
         outputs = tuple(leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor))
         self.ops.append(TracedOp(func, args, kwargs, outputs))
         return result
 
-    def _check_input(self, func: Any, tensor: Tensor) -> None:
+    def _fake(self, func: Any, tensor: Tensor) -> Tensor:
+        """The fake that stands for a tensor. Raises CaptureUnsound for one that is neither persistent nor made here."""
         described = f"a {tensor.dtype} tensor of shape {tuple(tensor.shape)}".replace("torch.", "")
         if isinstance(tensor, FakeTensor):
             if tensor.fake_mode is not self.mode:
@@ -146,11 +197,27 @@ class _Recorder(TorchDispatchMode):
                     f"{func} reads {described} that was born inside another capture: its memory is reused there; "
                     "make cached tensors before the first capture"
                 )
-        elif _storage(tensor) not in self.persistent:
+            return tensor
+        if _storage(tensor) not in self.persistent:
             raise CaptureUnsound(
                 f"{func} reads {described} that is neither a persistent buffer nor made in the step: a replay would "
                 "read its old address; write it into a registered buffer"
             )
+        if id(tensor) not in self.fakes:
+            self.fakes[id(tensor)] = (tensor, self.mode.from_tensor(tensor))
+        return self.fakes[id(tensor)][1]
+
+
+def _refuse(func: Any, args: tuple[Any, ...]) -> None:
+    """CaptureUnsound for operators that no recording holds, whatever tensors they are given."""
+    if func is torch.ops.aten.lift_fresh.default:
+        raise CaptureUnsound("aten.lift_fresh makes a tensor of a host constant: make it once, before capture")
+    if torch.Tag.inplace_view in func.tags:
+        raise CaptureUnsound(f"{func} changes a tensor's shape in place, which a recording cannot hold: use its view")
+    if func.overloadpacket.__name__ in _INDEXED and any(
+        isinstance(leaf, Tensor) and leaf.dtype in (torch.bool, torch.uint8) for leaf in tree_flatten(args[1])[0]
+    ):
+        raise CaptureUnsound(f"{func} is given a boolean mask, whose hits depend on data: use masked_fill or where")
 
 
 class _NamedMistakes(TorchFunctionMode):
@@ -159,9 +226,14 @@ class _NamedMistakes(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if func in _HOST_READS:
-            raise CaptureUnsound(f"{_HOST_READS[func]} reads a tensor's value on the host: a replay runs no Python")
+            # FakeTensor.tolist is written in Python, over .item().
+            callers = {sys._getframe(1).f_code.co_name, sys._getframe(2).f_code.co_name}
+            read = ".tolist()" if func is Tensor.item and "tolist" in callers else _HOST_READS[func]
+            raise CaptureUnsound(f"{read} reads a tensor's value on the host: a replay runs no Python")
         if func in _HOST_CONSTANTS:
             raise CaptureUnsound(f"torch.{name} makes a tensor of a host constant: make it once, before capture")
+        if func is Tensor.to and any(str(value) == "cpu" for value in (*args[1:], *(kwargs or {}).values())):
+            raise CaptureUnsound('.to("cpu") reads a tensor\'s value on the host: a replay runs no Python')
         if func in (Tensor.__getitem__, Tensor.__setitem__):
             _check_index(args[1])
         if func is Tensor.__setitem__ and not isinstance(args[2], Tensor):
@@ -172,7 +244,12 @@ class _NamedMistakes(TorchFunctionMode):
 _HOST_READS = {
     Tensor.item: ".item()",
     Tensor.tolist: ".tolist()",
+    FakeTensor.tolist: ".tolist()",
     Tensor.numpy: ".numpy()",
+    Tensor.__array__: "np.asarray(tensor)",
+    Tensor.__dlpack__: "DLPack",
+    Tensor.__repr__: "printing a tensor",
+    Tensor.__format__: "formatting a tensor",
     Tensor.__bool__: "bool(tensor), as in an `if`,",
     Tensor.__int__: "int(tensor)",
     Tensor.__float__: "float(tensor)",
