@@ -10,7 +10,7 @@ from nanoserve_cli.commands.bench import bench
 from nanoserve_cli.commands.capture import capture
 from nanoserve_cli.commands.fetch import fetch
 from nanoserve_cli.commands.generate import generate
-from nanoserve_cli.console import EXIT_CODES
+from nanoserve_cli.console import EXIT_CODES, EXIT_INTERRUPTED
 
 app = typer.Typer(
     name="nanoserve",
@@ -45,4 +45,7 @@ def top(
 
 def main() -> None:
     """The console script."""
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None

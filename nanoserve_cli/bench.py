@@ -31,6 +31,7 @@ class BenchRun:
     traffic: Traffic | None
     clock: ClockSettings
     goodput_ms: dict[str, float]
+    runner: str
 
     def row(self) -> dict[str, Any]:
         """The count and time columns."""
@@ -138,7 +139,7 @@ def bench_lockstep(
             Workload.lockstep(rows, prompt_len, count), replace(engine, policy=policy), clock, progress=progress
         )
         planning = time_planning(rows, prompt_len, count, policy, engine.block_size)
-        runs.append(BenchRun(f"lockstep-{count}", comparison, planning, None, clock, {}))
+        runs.append(BenchRun(f"lockstep-{count}", comparison, planning, None, clock, {}, engine.runner.runner))
     return runs
 
 
@@ -152,7 +153,7 @@ def bench_traffic(
 ) -> BenchRun:
     """One workload, replayed open and bucketed. Raises what `compare` raises."""
     comparison = compare(traffic.workload, engine, clock, progress=progress)
-    return BenchRun(traffic.label, comparison, None, traffic, clock, goodput_ms)
+    return BenchRun(traffic.label, comparison, None, traffic, clock, goodput_ms, engine.runner.runner)
 
 
 def _check_fits(rows: int, prompt_len: int, steps: int, policy: Policy) -> None:

@@ -63,6 +63,10 @@ class ClockSettings:
     speedup: float = 1.0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not 1e-6 <= self.speedup <= 1e6:
+            raise ValueError(f"speedup must be from 0.000001 to 1,000,000, got {self.speedup:g}")
+
     def replay(
         self, engine: Engine, workload: Workload, before_step: Callable[[], object] | None, progress: Progress | None
     ) -> Replay:
@@ -142,11 +146,11 @@ def compare(
         report = None if progress is None else lambda ended, mode=mode: progress(mode, ended)
         runs[mode] = _run(workload, settings, clock, bucketed=mode == "bucketed", progress=report)
     opened, bucketed = runs["open"], runs["bucketed"]
+    for name, run in runs.items():
+        _check_accounted(name, run.replay)
     cost = price_run(bucketed.replay.steps, bucketed.policy or settings.policy)
     _check_counts(cost, bucketed.replay)
     _check_counts_open(opened.replay)
-    for name, run in runs.items():
-        _check_accounted(name, run.replay)
     same_steps = opened.replay.steps == bucketed.replay.steps
     if clock.kind == "virtual" and not same_steps:
         raise RunUnsound("the open and the bucketed run of one workload took different steps on one virtual clock")
@@ -255,6 +259,12 @@ def _check_counts_open(replay: Replay) -> None:
 
 
 def _check_accounted(mode: str, replay: Replay) -> None:
+    failed = [record for record in replay.requests if record.outcome == "failed"]
+    if failed:
+        raise RunUnsound(
+            f"{len(failed)} of {len(replay.requests)} requests failed in the {mode} run; number {failed[0].index}: "
+            f"{failed[0].reason}"
+        )
     unended = [record.index for record in replay.requests if record.outcome == "waiting"]
     if unended:
         raise RunUnsound(f"the {mode} run lost {len(unended)} requests, the first is number {unended[0]}")

@@ -13,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
+    from rich.table import Table
 
 EXIT_OK = 0
 EXIT_UNEXPECTED = 1
@@ -30,12 +31,34 @@ def out() -> Console:
     return _console(stderr=False)
 
 
+def show(table: Table) -> None:
+    """A table on stdout, as wide as its figures are: a number is never cut, whatever the terminal or pipe.
+
+    Title and caption stand around it, so that a narrow table does not break them.
+    """
+    from rich.text import Text
+
+    title, caption = table.title, table.caption
+    table.title = table.caption = None
+    plain = out()
+    wide = _console(stderr=False, width=_console(stderr=False, width=10_000).measure(table).maximum)
+    with wide.capture() as drawn:
+        if title is not None:
+            wide.print(Text(str(title), style="bold"))
+        wide.print(table)
+    with plain.capture() as below:
+        if caption is not None:
+            plain.print(Text(str(caption), style="italic"))
+    text = drawn.get() + below.get() + "\n"
+    sys.stdout.write(text if plain.is_terminal else "\n".join(line.rstrip() for line in text.split("\n")))
+
+
 def err() -> Console:
     """The console of everything said about it: stderr."""
     return _console(stderr=True)
 
 
-def _console(*, stderr: bool) -> Console:
+def _console(*, stderr: bool, width: int | None = None) -> Console:
     from rich.console import Console
 
     class PlainConsole(Console):
@@ -44,7 +67,7 @@ def _console(*, stderr: bool) -> Console:
         def on_broken_pipe(self) -> NoReturn:
             raise BrokenPipeError
 
-    return PlainConsole(stderr=stderr, highlight=False, emoji=False, soft_wrap=stderr)
+    return PlainConsole(stderr=stderr, width=width, highlight=False, emoji=False, soft_wrap=stderr)
 
 
 def say(message: str, *, quiet: bool = False) -> None:
@@ -98,6 +121,8 @@ def reported() -> Iterator[None]:
     from nanoserve.buckets import GateError
 
     try:
+        if sys.stdout is None:
+            raise OSError("standard output is closed: there is nowhere to write to")
         yield
     except typer.Exit:
         raise
@@ -125,9 +150,11 @@ def reported() -> Iterator[None]:
 def _is_expected(error: Exception) -> bool:
     """Whether the error speaks of what was asked for: bad values, missing files or packages, memory, a compiler."""
     from nanoserve.cache.blocks import KVCacheExhausted
+    from nanoserve.decode import CaptureFailed, CompilerMissing
     from nanoserve_cli.fetch import FetchError
 
-    return isinstance(error, (ValueError, OSError, ImportError, KVCacheExhausted, FetchError))
+    runtime = (KVCacheExhausted, FetchError, CaptureFailed, CompilerMissing)
+    return isinstance(error, (ValueError, OSError, ImportError, *runtime))
 
 
 def _one_line(error: Exception) -> str:

@@ -33,13 +33,13 @@ def choose_model(name: str | None, *, device: str, dtype: str, seed: int) -> Mod
     """
     if name is None:
         return ModelChoice()
-    default_device = import_engine("nanoserve.build", "running a model").default_device
+    build = import_engine("nanoserve.build", "running a model")
     import torch
 
     from nanoserve.model.load import load_model
 
-    place = default_device() if device == "auto" else device
-    _check_device(place)
+    place = build.default_device() if device == "auto" else device
+    build.check_device(place)
     wanted = ("float32" if place == "cpu" else None) if dtype == "auto" else dtype
     loaded = load_model(name, device=place, dtype=wanted, seed=seed)
     return ModelChoice(
@@ -52,16 +52,3 @@ def choose_model(name: str | None, *, device: str, dtype: str, seed: int) -> Mod
         device=str(torch.device(place)),
         dtype=str(loaded.decoder.dtype).removeprefix("torch."),
     )
-
-
-def _check_device(place: str) -> None:
-    import torch
-
-    try:
-        kind = torch.device(place).type
-    except RuntimeError:
-        raise ValueError(f"device {place!r} is unknown: use auto, cpu, cuda or cuda:N") from None
-    if kind not in ("cpu", "cuda"):
-        raise ValueError(f"device {place!r} is not supported: use auto, cpu, cuda or cuda:N")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda was asked for and this machine has none: use --device cpu")

@@ -130,7 +130,7 @@ def parse_list(text: str, what: str) -> tuple[int, ...]:
 
 
 def milliseconds(value: float, what: str) -> int:
-    """Milliseconds in whole nanoseconds. ValueError, naming `what`, for what is not positive and finite."""
-    if not 1e-6 <= value < float("inf"):
-        raise ValueError(f"{what} takes a positive number of milliseconds, got {value:g}")
+    """Milliseconds in whole nanoseconds. ValueError, naming `what`, below a nanosecond or above eleven days."""
+    if not 1e-6 <= value <= 1e9:
+        raise ValueError(f"{what} takes 0.000001 to 1,000,000,000 milliseconds, got {value:g}")
     return round(value * 1e6)

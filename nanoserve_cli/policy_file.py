@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nanoserve.buckets import CaptureList, DecodeBuckets, Shape, StaircaseBuckets
+from nanoserve.memory import check_tables_fit
 from nanoserve_cli.workload.errors import did_you_mean
 
 SCHEMA_VERSION = 1
@@ -117,9 +118,13 @@ def chosen_policy(
     ValueError where a flag contradicts the file.
     """
     if path is None:
-        return DecodeBuckets(
+        limits = (
             8 if max_batch_size is None else max_batch_size,
             default_max_model_len if max_model_len is None else max_model_len,
+        )
+        check_tables_fit(*limits, 0)
+        return DecodeBuckets(
+            *limits,
             width_multiple=128 if width_multiple is None else width_multiple,
         )
     policy = load_policy(path)

@@ -80,7 +80,7 @@ def counts_table(rows: Sequence[Row]) -> Table:
 def compiles_table(rows: Sequence[Row]) -> Table:
     """What dynamo made of the shapes of lockstep runs."""
     return simple_table(
-        "Compiles (dynamo's own count; no code is generated)",
+        "Compiles (dynamo's own count)",
         ("steps", "open", "bucketed", "bucketed,\nwarm", "torch.compile as it is,\non the open run"),
         [
             (
@@ -157,10 +157,11 @@ def times_table(rows: Sequence[Row]) -> Table:
     )
 
 
-def traffic_table(row: Row) -> Table:
+def traffic_table(row: Row, left_out: int) -> Table:
     """One replayed workload: what it held, what it presented, what the padding is made of."""
     lines = [
-        ("requests", f"{row['requests']:,}"),
+        ("requests replayed", f"{row['requests']:,}"),
+        *([("left out, over max_model_len", f"{left_out:,}")] if left_out else []),
         *((f"  {name}", f"{row[name]:,}") for name in ("finished", "rejected", "failed") if row[name]),
         ("preemptions", f"{row['preemptions']:,}"),
         ("decode steps", f"{row['steps']:,}"),
@@ -271,6 +272,14 @@ def remarks(run: BenchRun) -> Iterator[str]:
     if comparison.eager_partings is not None:
         parted = comparison.eager_partings.requests
         yield "tokens equal an eager run's" + (f", but for {parted} requests that part at a tie" if parted else "")
+    if comparison.bucketed.warm_up_seconds is not None and run.runner != "eager":
+        seconds = comparison.bucketed.warm_up_seconds
+        yield f"{run.label}: {seconds:,.1f} s of warm-up before the bucketed run, in none of its steps"
+    if comparison.open.compiled is not None and run.runner == "compiled":
+        yield f"{run.label}: the open run's steps hold its {comparison.open.compiled.compiles} compiles"
+    if not comparison.same_steps:
+        opened, bucketed = comparison.open.replay.steps.total_steps, comparison.bucketed.replay.steps.total_steps
+        yield f"real clock: the open run took {opened:,} steps, the bucketed {bucketed:,}; cells are its"
     if isinstance(comparison.bucketed.policy, CaptureList):
         yield coverage(comparison.bucketed.policy)
     if comparison.bucketed.inert_rows is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanoserve.engine import Engine
+from nanoserve.memory import check_columns_fit
 from nanoserve.workload import NS_PER_MS, Workload
 from nanoserve_cli.policy_file import Policy
 from nanoserve_cli.replay import Replay, replay_virtual
@@ -100,6 +101,7 @@ def load_traffic(options: TrafficOptions, max_model_len: int) -> Traffic:
         return Traffic(trace.key or trace.path, workload, fitted, trace)
     if options.num_requests is None:
         raise ValueError("no traffic: give --from FILE or --num-requests N")
+    check_columns_fit(options.num_requests)
     drawn = synthetic_workload(
         options.num_requests,
         request_rate=float("inf") if options.request_rate is None else options.request_rate,

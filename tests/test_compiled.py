@@ -279,8 +279,23 @@ def test_any_compiler_on_the_path_will_do(monkeypatch: pytest.MonkeyPatch, tmp_p
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CXX", "my-own-cxx")
+    if name == "my-own-cxx":
+        monkeypatch.setenv("CXX", name)
+    else:
+        monkeypatch.delenv("CXX", raising=False)
     check_compiler("inductor", torch.device("cpu"))
+
+
+def test_a_compiler_that_is_chosen_and_absent_is_not_replaced_in_silence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Inductor takes CXX at its word: g++ on the path would not help it."""
+    (tmp_path / "g++").write_text("#!/bin/sh\n")
+    (tmp_path / "g++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "/nowhere/cxx")
+    with pytest.raises(CompilerMissing, match="/nowhere/cxx"):
+        check_compiler("inductor", torch.device("cpu"))
 
 
 def test_an_engine_that_asks_for_inductor_without_a_compiler_says_so(

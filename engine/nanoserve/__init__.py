@@ -58,7 +58,7 @@ from nanoserve.cache import (
     SlotTableFull,
     audit_blocks,
 )
-from nanoserve.decode import CaptureFailed
+from nanoserve.decode import CaptureFailed, CompilerMissing
 from nanoserve.engine import Engine, StepResult
 from nanoserve.extras import import_engine as _import_engine
 from nanoserve.gates import (
@@ -91,7 +91,7 @@ from nanoserve.steps import Segment, Steps, StepsRecorder
 from nanoserve.workload import Workload
 
 if TYPE_CHECKING:
-    from nanoserve.decode.compiled import CompiledRegion, CompilerMissing, StepRecompiled, compiled
+    from nanoserve.decode.compiled import CompiledRegion, StepRecompiled, compiled
     from nanoserve.decode.trace import CaptureUnsound
     from nanoserve.inert import StepNotInert, check_step_inert
     from nanoserve.model.load import load_model
@@ -167,7 +167,6 @@ __all__ = [
 
 _NEEDS_TORCH = {
     "CompiledRegion": "nanoserve.decode.compiled",
-    "CompilerMissing": "nanoserve.decode.compiled",
     "StepRecompiled": "nanoserve.decode.compiled",
     "compiled": "nanoserve.decode.compiled",
     "CaptureUnsound": "nanoserve.decode.trace",

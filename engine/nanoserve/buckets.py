@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
+from operator import index
+from typing import Protocol, SupportsIndex, runtime_checkable
 
 
 class GateError(AssertionError):
@@ -42,6 +43,8 @@ class Shape:
     query_len: int = 1
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.rows, SupportsIndex) and isinstance(self.width, SupportsIndex)):
+            raise ValueError(f"a shape is two integers, got {self.rows!r} and {self.width!r}")
         if self.rows < 1 or self.width < 1:
             raise ValueError(f"a shape has at least one row and one column, got {self.rows}x{self.width}")
         _check_query_len(self.query_len)
@@ -274,6 +277,8 @@ class CaptureList:
         listed = tuple(sorted(set(shapes)))
         if not listed:
             raise ValueError("a capture list needs at least one shape")
+        if not all(isinstance(shape, Shape) for shape in listed):
+            raise ValueError(f"a capture list holds Shape(rows, width), got {listed[0]!r}")
         rows, width = max(shape.rows for shape in listed), max(shape.width for shape in listed)
         limits = (rows if max_batch_size is None else max_batch_size, width if max_model_len is None else max_model_len)
         if rows > limits[0] or width > limits[1]:
@@ -340,9 +345,9 @@ def _check_query_len(query_len: int) -> None:
 
 
 def _check_positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return value
+    return index(value)
 
 
 def _check_ladder(name: str, ladder: Sequence[int], maximum: int) -> tuple[int, ...]:

@@ -26,10 +26,14 @@ def build_worker(
     audit: bool,
 ) -> ModelWorker:
     """A worker of `model` over `cache`, which gets its pool here. ValueError for options that cannot go together."""
+    if device is not None:
+        check_device(device)
     if isinstance(model, str):
         from nanoserve.model.load import load_model
 
         model = load_model(model, device=device or default_device(), dtype=dtype).decoder
+    if not isinstance(model, Decoder):
+        raise ValueError(f"model must be a decoder, a name or a path, got {model!r}")
     _check_as_asked(model, device, dtype)
     model.prepare(cache.max_model_len)
     attach_pool(cache, model)
@@ -89,3 +93,15 @@ def _check_as_asked(decoder: Decoder, device: str | None, dtype: str | None) -> 
 def default_device() -> str:
     """CUDA where there is one, else the CPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_device(name: str) -> None:
+    """ValueError for a device that is unknown, not supported, or not here."""
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise ValueError(f"device {name!r} is unknown: use cpu, cuda or cuda:N") from None
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device {name!r} is not supported: use cpu, cuda or cuda:N")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for and this machine has none: use cpu")

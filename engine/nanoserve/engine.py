@@ -104,6 +104,10 @@ class Engine:
         else they run on the first, and refuses new storage outside the traced region. ValueError for limits, pools,
         policies and options that do not fit together.
         """
+        if policy is not None and not isinstance(policy, (DecodePolicy, CaptureList)):
+            raise ValueError(f"policy must be a shape policy or a capture list, got {policy!r}")
+        if max_prefill_tokens < 1:
+            raise ValueError(f"max_prefill_tokens must be at least 1, got {max_prefill_tokens}")
         options = RunnerOptions(runner, compile_backend, dynamic, graph_backend, graph_body)
         check_tables_fit(max_batch_size, max_model_len, num_blocks or 0)
         cache = BatchedPagedKVCache(

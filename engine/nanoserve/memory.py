@@ -40,6 +40,14 @@ def check_tables_fit(max_batch_size: int, max_model_len: int, num_blocks: int) -
     return table + ledger
 
 
+def check_columns_fit(requests: int) -> int:
+    """Bytes of drawn requests' columns and the draws behind them. Raises DoesNotFit where the host has less."""
+    needed, available = requests * 64, available_host_bytes()
+    if available is not None and needed > available:
+        raise DoesNotFit(f"{requests:,} requests take {mib(needed)}, {mib(available)} are available: draw fewer")
+    return needed
+
+
 def check_pool_fits(
     num_blocks: int, block_size: int, slot_bytes: int, blocks_per_row: int, available: int | None
 ) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import index
 
 from nanoserve.cache.blocks import KVCacheExhausted
 from nanoserve.cache.kv import BatchedPagedKVCache
@@ -117,7 +118,13 @@ class Scheduler:
         stop_token_ids: frozenset[int],
     ) -> Request:
         """Takes a request in. Raises RequestRejected, and nothing else is disturbed, where it could never run."""
-        tokens = tuple(prompt)
+        try:
+            tokens, max_tokens = tuple(map(index, prompt)), index(max_tokens)
+        except TypeError:
+            raise RequestRejected(
+                "unknown_token",
+                "a prompt is a sequence of integer token ids and max_tokens an integer: encode text first",
+            ) from None
         self._check(request_id, tokens, max_tokens)
         request = Request(request_id, tokens, max_tokens, Sampler(sampling), stop_token_ids, self._arrivals)
         self._arrivals += 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from nanoserve_cli import options as opt
-from nanoserve_cli.console import out, progress_bar, reported, say, warn
+from nanoserve_cli.console import out, progress_bar, reported, say, show, warn
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -194,7 +194,8 @@ def _usable_backend(backend: str, choice: ModelChoice) -> str:
         return backend
     import torch
 
-    from nanoserve.decode.compiled import CompilerMissing, check_compiler
+    from nanoserve.decode import CompilerMissing
+    from nanoserve.decode.compiled import check_compiler
 
     try:
         check_compiler(backend, torch.device(choice.device))
@@ -236,8 +237,7 @@ def _render(runs: list[BenchRun]) -> None:
 
     console = out()
     for table in _tables(runs):
-        console.print(table)
-        console.print()
+        show(table)
     for line in dict.fromkeys(line for run in runs for line in tables.remarks(run)):
         console.print(line, markup=False)
 
@@ -255,7 +255,7 @@ def _tables(runs: list[BenchRun]) -> Iterator[Table]:
             yield tables.captures_table(rows) if has_graphs else tables.compiles_table(rows)
             yield tables.times_table(rows)
         return
-    yield tables.traffic_table(rows[0])
+    yield tables.traffic_table(rows[0], runs[0].traffic.fitted.rejected)
     if rows[0]["steps"]:
         yield tables.traffic_times_table(rows[0])
     yield tables.fidelity_table(runs[0].fidelity())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanoserve_cli import options as opt
-from nanoserve_cli.console import out, progress_bar, reported, say
+from nanoserve_cli.console import progress_bar, reported, say, show
 
 if TYPE_CHECKING:
     from nanoserve_cli.capture import Bill, LazyBill
@@ -110,8 +110,7 @@ def capture(
         from nanoserve_cli import bill_tables
 
         for table in bill_tables.tables([bill for bill, _ in bills]):
-            out().print(table)
-            out().print()
+            show(table)
         for bill, lazy in bills:
             for line in bill_tables.remarks(bill, lazy):
                 say(line, quiet=quiet)

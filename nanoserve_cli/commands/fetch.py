@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nanoserve_cli.assets import ASSETS
-from nanoserve_cli.console import download_bar, out, reported
+from nanoserve_cli.console import download_bar, reported, show
 
 _KNOWN = "; ".join(f"{asset.key}: {asset.about} ({asset.licence})" for asset in ASSETS)
 
@@ -22,7 +22,7 @@ def fetch(
         from nanoserve_cli.tables import assets_table
 
         if not keys:
-            out().print(assets_table([(asset, cached(asset)) for asset in ASSETS]))
+            show(assets_table([(asset, cached(asset)) for asset in ASSETS]))
             return
         for asset in [asset_named(key) for key in keys]:
             with download_bar(asset.key) as progress:

@@ -34,6 +34,9 @@ def generate(
         from nanoserve.sampling import SamplingParams
         from nanoserve_cli.model_choice import choose_model
 
+        for prompt in prompts:
+            if any("\ud800" <= character <= "\udfff" for character in prompt):
+                raise ValueError(f"the prompt {prompt!r} is no UTF-8 text")
         sampling = SamplingParams(temperature, top_p, seed)
         choice = choose_model(model, device=device, dtype=dtype, seed=seed)
         tokenizer = choice.tokenizer

@@ -125,9 +125,14 @@ def arrivals(n: int, request_rate: float, burstiness: float, rng: np.random.Gene
         raise ValueError(f"the burstiness must be positive, got {burstiness:g}")
     if math.isinf(request_rate) or n <= 1:
         return np.zeros(max(n, 0), np.int64)
-    gaps_ns = np.rint(rng.gamma(burstiness, NS_PER_S / (request_rate * burstiness), n - 1))
-    if gaps_ns.sum() >= MAX_STAMP_NS:
-        raise ValueError(f"{n} requests at {request_rate:g} a second take longer than 64-bit nanoseconds can tell")
+    with np.errstate(all="ignore"):
+        gaps_ns = np.rint(rng.gamma(burstiness, NS_PER_S / request_rate / burstiness, n - 1))
+        fits = bool(gaps_ns.sum() < MAX_STAMP_NS)  # false for nan too
+    if not fits:
+        raise ValueError(
+            f"{n} requests at {request_rate:g} a second, burstiness {burstiness:g}, take longer than 64-bit "
+            "nanoseconds can tell"
+        )
     return np.concatenate([np.zeros(1, np.int64), gaps_ns.astype(np.int64).cumsum()])
 
 

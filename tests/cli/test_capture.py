@@ -51,7 +51,7 @@ def bill(**changes: Any) -> module.Bill:
 
 class TestTheArithmetic:
     def test_one_set_of_inputs_serves_every_graph(self) -> None:
-        """256 rows, 8192 tokens, 36 shapes: 8,192 bytes for one set, 65,408 for a set a shape, 16,777,216 for the table."""
+        """256 rows, 8192 tokens, 36 shapes: 8,192 bytes for one set, 65,408 for a set a shape, 16 MiB for the table."""
         (found,) = document("--max-seconds", 0)
         assert found["shapes"] == 36
         assert found["persistent_bytes"]["inputs"] == 8_192

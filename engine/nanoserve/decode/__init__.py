@@ -19,6 +19,10 @@ GRAPH_BACKENDS = ("auto", "cuda", "recorded")
 GRAPH_BODIES = ("eager", "compiled")
 
 
+class CompilerMissing(RuntimeError):
+    """Inductor was asked for on a CPU without a C++ compiler that works."""
+
+
 class CaptureFailed(RuntimeError):
     """A capture that the device refused. Says what was used and, in order, what to change."""
 

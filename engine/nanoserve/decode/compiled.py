@@ -20,17 +20,13 @@ import torch
 from torch import Tensor
 
 from nanoserve.buckets import CaptureList, DecodePolicy, GateError, Shape
-from nanoserve.decode import COMPILE_BACKENDS, DYNAMIC
+from nanoserve.decode import COMPILE_BACKENDS, DYNAMIC, CompilerMissing
 from nanoserve.gates import check_shape_in_set
 from nanoserve.model.decoder import DecodeInputs, Decoder, DecoderLayer
 
 
 class StepRecompiled(GateError):
     """A step after warm-up that would have compiled. Names the shape."""
-
-
-class CompilerMissing(RuntimeError):
-    """Inductor was asked for on a CPU without a C++ compiler."""
 
 
 class _Closed(Exception):
@@ -137,6 +133,9 @@ class CompiledRegion:
             return self._fn(*args)
         except (torch._dynamo.exc.BackendCompilerFailed, torch._dynamo.exc.FailOnRecompileLimitHit) as error:
             if not self._backend.closed:
+                if isinstance(error, torch._dynamo.exc.BackendCompilerFailed) and self._backend.name == "inductor":
+                    reason = str(error).strip().splitlines()[0]
+                    raise CompilerMissing(f"inductor could not compile a step of shape {shape}: {reason}") from error
                 raise
             raise StepRecompiled(
                 f"a step of shape {shape} would compile after warm-up ({self.compiles} graphs for {len(self.distinct)} "
@@ -203,9 +202,12 @@ class CompiledDecode:
 
 def check_compiler(backend: str, device: torch.device) -> None:
     """Raises CompilerMissing where `backend` is Inductor, the device a CPU, and no C++ compiler is on the path."""
-    names = (os.environ.get("CXX"), "g++", "clang++", "c++")
-    if backend == "inductor" and device.type == "cpu" and not any(shutil.which(name) for name in names if name):
-        raise CompilerMissing("inductor needs a C++ compiler on a CPU and found none: install g++, or set CXX")
+    chosen = os.environ.get("CXX")
+    names = (chosen,) if chosen else ("g++", "clang++", "c++")
+    if backend == "inductor" and device.type == "cpu" and not any(shutil.which(name) for name in names):
+        raise CompilerMissing(
+            f"inductor needs a C++ compiler on a CPU and found no {' or '.join(names)}: install g++, or set CXX"
+        )
 
 
 @contextmanager

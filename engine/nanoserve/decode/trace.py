@@ -76,7 +76,7 @@ class TracedOp:
 
     @property
     def constants(self) -> tuple[str, ...]:
-        """Everything else it was called with, as written: frozen into the recording. 2 and 2.0 differ, nan is itself."""
+        """Everything else it was called with, as written: frozen into the recording. 2 and 2.0 differ."""
         leaves = tree_flatten((self.args, self.kwargs))[0]
         return tuple(repr(leaf) for leaf in leaves if not isinstance(leaf, Tensor))
 
@@ -147,8 +147,8 @@ def check_same(before: Trace, now: Trace) -> int:
             )
             was_value, now_value = changed or (old.constants, new.constants)
             raise CaptureUnsound(
-                f"a Python value changed since capture: {old.func} (operation {index}) was recorded with {was_value}, it "
-                f"would now get {now_value}; the replay goes on with {was_value}: pass it in a persistent tensor"
+                f"a Python value changed since capture: {old.func} (operation {index}) was recorded with {was_value}, "
+                f"it would now get {now_value}; the replay goes on with {was_value}: pass it in a persistent tensor"
             )
         if was != would:
             raise CaptureUnsound(
