@@ -126,7 +126,7 @@ def bill_for(
         ),
         num_blocks=blocks,
         prices=prices,
-        seconds=extrapolate(decoder, policy.shapes, graph_backend=graph_backend),
+        seconds=extrapolate(decoder, policy, graph_backend=graph_backend),
     )
     if byte_limit is not None and bill.predicted_bytes > byte_limit:
         reason = f"{bill.predicted_bytes / MIB:,.0f} MiB are above --max-mib {byte_limit / MIB:,.0f}"
@@ -150,23 +150,27 @@ def price(decoder: Decoder, policy: Policy, progress: Progress | None = None) ->
     return price_shapes(decoder.config, policy.shapes, decoder.dtype, progress=report)
 
 
-def extrapolate(decoder: Decoder, shapes: Sequence[Shape], *, graph_backend: str) -> tuple[float, float]:
-    """Seconds that capturing `shapes` may take, from the captures of two small ones.
+def extrapolate(decoder: Decoder, policy: Policy, *, graph_backend: str) -> tuple[float, float]:
+    """Seconds that capturing a policy may take, from the captures of two small shapes within its limits.
 
     The low end is the count times the quicker of the two, the high end a line through both over every shape's cells.
     """
-    small = [shape for shape in (Shape(1, 128), Shape(4, 256)) if shape.width <= decoder.config.max_position_embeddings]
+    first = Shape(1, min(128, policy.max_model_len))
+    last = Shape(min(16, policy.max_batch_size), min(2048, policy.max_model_len))
     engine = Engine.build(
-        decoder, 4, small[-1].width, policy=CaptureList(small), runner="graphs", graph_backend=graph_backend
+        decoder,
+        last.rows,
+        last.width,
+        policy=CaptureList([first, last]),
+        runner="graphs",
+        graph_backend=graph_backend,
     )
     engine.warm_up()
     runner = _graphs_of(engine)
-    took = {shape: runner.capture_seconds[shape] + runner.warm_up_seconds[shape] for shape in small}
-    low, high = min(took.values()), max(took.values())
-    first, last = small[0], small[-1]
+    took = {shape: runner.capture_seconds[shape] + runner.warm_up_seconds[shape] for shape in (first, last)}
     slope = max(0.0, took[last] - took[first]) / max(1, last.cells - first.cells)
-    line = sum(high + slope * max(0, shape.cells - last.cells) for shape in shapes)
-    return low * len(shapes), line
+    line = sum(max(took.values()) + slope * max(0, shape.cells - last.cells) for shape in policy.shapes)
+    return min(took.values()) * policy.count, line
 
 
 def capture(
