@@ -77,23 +77,29 @@ class Bill:
         return input_bytes(shape.rows for shape in self.policy.shapes)
 
 
-def widest_set(policy: Policy, prices: Sequence[ShapePrice], graph_limit: int | None) -> tuple[Policy, str]:
-    """The policy's shapes up to the widest width within `graph_limit` graphs, and what decided that width.
+def widest_set(
+    policy: Policy, prices: Sequence[ShapePrice], *, graph_limit: int | None = None, byte_limit: float | None = None
+) -> tuple[Policy, str]:
+    """The policy's shapes up to the widest width within the limits, and what decided that width.
 
     Width by width, all row buckets of one at a time: the widest contexts are dropped, and their steps run eager.
-    Raises ValueError where not even the narrowest width keeps within the limit.
+    Raises ValueError where not even the narrowest width keeps within a limit.
     """
+    live = {price.shape: price.live_bytes for price in prices}
     kept: list[Shape] = []
-    for width in sorted({price.shape.width for price in prices}):
-        column = [price.shape for price in prices if price.shape.width == width]
+    for width in sorted({shape.width for shape in live}):
+        column = [shape for shape in live if shape.width == width]
         if graph_limit is not None and len(kept) + len(column) > graph_limit:
-            if not kept:
-                raise ValueError(
-                    f"{graph_limit} graphs are too few for the {len(column)} of the narrowest width, {width}"
-                )
-            limits = {"max_batch_size": policy.max_batch_size, "max_model_len": policy.max_model_len}
-            return CaptureList(kept, **limits), f"width {kept[-1].width:,}: --graph-limit {graph_limit} decided"
-        kept += column
+            bound = f"--graph-limit {graph_limit}"
+        elif byte_limit is not None and max(live[shape] for shape in column) > byte_limit:
+            bound = f"--mib-limit {byte_limit / MIB:g}"
+        else:
+            kept += column
+            continue
+        if not kept:
+            raise ValueError(f"{bound} is too little for the {len(column)} shapes of the narrowest width, {width}")
+        limits = {"max_batch_size": policy.max_batch_size, "max_model_len": policy.max_model_len}
+        return CaptureList(kept, **limits), f"width {kept[-1].width:,}: {bound} decided"
     return policy, f"width {policy.max_model_len:,}: the model length decided"
 
 
@@ -105,16 +111,18 @@ def bill_for(
     num_blocks: int | None,
     graph_backend: str,
     graph_limit: int | None,
+    pool_limit: float | None,
     byte_limit: float | None,
     second_limit: float | None,
     progress: Progress | None = None,
 ) -> Bill:
-    """Prices every shape of `policy`, keeps the widest set within `graph_limit`, and captures it if it is affordable.
+    """Prices every shape of `policy`, keeps the widest set within the first two limits, and captures it if affordable.
 
-    Nothing is captured above `byte_limit` or `second_limit` (None: no limit); the bill then says why.
+    `graph_limit` is in graphs, `pool_limit` in bytes of the shared pool. Nothing is captured above `byte_limit` or
+    `second_limit` (None: no limit); the bill then says why.
     """
     prices = price(decoder, policy, progress)
-    policy, bound = widest_set(policy, prices, graph_limit)
+    policy, bound = widest_set(policy, prices, graph_limit=graph_limit, byte_limit=pool_limit)
     prices = tuple(price for price in prices if price.shape in set(policy.shapes))
     blocks_per_row = -(-policy.max_model_len // block_size)
     blocks = policy.max_batch_size * blocks_per_row if num_blocks is None else num_blocks

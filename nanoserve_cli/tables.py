@@ -280,8 +280,9 @@ def remarks(run: BenchRun) -> Iterator[str]:
     if not comparison.same_steps:
         opened, bucketed = comparison.open.replay.steps.total_steps, comparison.bucketed.replay.steps.total_steps
         yield f"real clock: the open run took {opened:,} steps, the bucketed {bucketed:,}; cells are its"
-    if isinstance(comparison.bucketed.policy, CaptureList):
-        yield coverage(comparison.bucketed.policy)
+    partial = comparison.bucketed.policy
+    if isinstance(partial, CaptureList) and partial != comparison.policy:
+        yield f"partial {coverage(partial)}"
     if comparison.bucketed.inert_rows is not None:
         rows = (comparison.open.inert_rows or 0) + comparison.bucketed.inert_rows
         yield f"padding inert: {rows:,} rows compared bit for bit against poisoned memory"

@@ -73,6 +73,7 @@ def bench(
     virtual clock whose counts are the same on every machine, or on a real one with latencies.
     """
     with reported():
+        from nanoserve.buckets import CaptureList
         from nanoserve.decode import RunnerOptions
         from nanoserve_cli.bench import bench_lockstep, bench_traffic
         from nanoserve_cli.compare import ClockSettings, EngineSettings
@@ -80,6 +81,7 @@ def bench(
         from nanoserve_cli.model_choice import choose_model
         from nanoserve_cli.policy_file import chosen_policy
         from nanoserve_cli.records import prepare_folder
+        from nanoserve_cli.tables import coverage
         from nanoserve_cli.traffic import TrafficOptions, load_traffic
 
         has_traffic = source is not None or num_requests is not None
@@ -129,6 +131,8 @@ def bench(
             allow_partial=allow_partial,
             audit=audit,
         )
+        if isinstance(default_policy, CaptureList):
+            say(coverage(default_policy), quiet=quiet)
         with progress_bar(None if traffic is None else len(traffic.workload), quiet=quiet) as progress:
             if traffic is not None:
                 for note in traffic.notes():
@@ -144,6 +148,10 @@ def bench(
                     clock=clocking,
                     progress=progress,
                 )
+        for run in runs:
+            if run.comparison.cost.off_list_steps:
+                off, steps_run = run.comparison.cost.off_list_steps, run.comparison.cost.steps
+                warn(f"{run.label}: {off:,} of {steps_run:,} steps were off the capture list and ran eager, unpadded")
         document = _document(runs, choice, engine, clocking)
         if json_:
             sys.stdout.write(json.dumps(document, indent=2) + "\n")

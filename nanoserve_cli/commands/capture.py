@@ -37,6 +37,10 @@ def capture(
             min=1, help="Keep the widest set of at most N graphs; wider steps run eager.", rich_help_panel="Budget"
         ),
     ] = None,
+    mib_limit: Annotated[
+        float | None,
+        typer.Option(min=0, help="The same in MiB of the graphs' pool.", rich_help_panel="Budget"),
+    ] = None,
     max_mib: Annotated[
         float, typer.Option(min=0, help="Capture nothing above this without --yes.", rich_help_panel="Budget")
     ] = 4096.0,
@@ -87,6 +91,7 @@ def capture(
                     num_blocks=num_blocks,
                     graph_backend=graph_backend,
                     graph_limit=graph_limit,
+                    pool_limit=None if mib_limit is None else mib_limit * 2**20,
                     byte_limit=None if yes else max_mib * 2**20,
                     second_limit=None if yes else max_seconds,
                     progress=progress,

@@ -42,6 +42,7 @@ def bill(**changes: Any) -> module.Bill:
         "num_blocks": None,
         "graph_backend": "recorded",
         "graph_limit": None,
+        "pool_limit": None,
         "byte_limit": None,
         "second_limit": None,
     }
@@ -102,12 +103,20 @@ class TestTheBudget:
     def test_a_limit_below_one_width_is_one_line(self) -> None:
         result = run(*SMALL, "--graph-limit", 3)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr == "error: 3 graphs are too few for the 4 of the narrowest width, 128\n"
+        assert result.stderr == "error: --graph-limit 3 is too little for the 4 shapes of the narrowest width, 128\n"
+
+    def test_the_mib_limit_is_of_the_pool(self) -> None:
+        (whole,) = document(*SMALL)
+        (found,) = document(*SMALL, "--mib-limit", whole["predicted_bytes"] / 2**20)
+        assert found["bound"] == "width 256: the model length decided"
+        (found,) = document(*SMALL, "--mib-limit", whole["predicted_bytes"] / 2**20 - 0.1)
+        assert {graph["width"] for graph in found["graphs"]} == {128}
+        assert "--mib-limit" in found["bound"]
 
     def test_widths_are_kept_whole(self) -> None:
         policy = DecodeBuckets(4, 512)
         prices = [ShapePrice(shape, 1, ()) for shape in policy.shapes]
-        kept, _ = widest_set(policy, prices, 8)
+        kept, _ = widest_set(policy, prices, graph_limit=8)
         assert isinstance(kept, CaptureList)
         assert kept.shapes == tuple(Shape(r, w) for r in (1, 2, 4) for w in (128, 256))
         assert (kept.max_batch_size, kept.max_model_len) == (4, 512)
