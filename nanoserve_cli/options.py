@@ -14,6 +14,13 @@ def _in(panel: str, *flags: str, help: str, **more: Any) -> Any:
     return typer.Option(*flags, help=help, rich_help_panel=panel, **more)
 
 
+def _folder(text: str) -> Path:
+    """A folder's path. An empty one is an unset variable, not the folder one is in."""
+    if not text.strip():
+        raise typer.BadParameter("the folder's name is empty")
+    return Path(text)
+
+
 # Lockstep run
 Rows = Annotated[int | None, _in(LOCKSTEP, help="Requests that decode together.", show_default="3", min=1)]
 StepsList = Annotated[str | None, _in(LOCKSTEP, help="Decode steps of each run, a list.", show_default="8,64,128,512")]
@@ -103,7 +110,13 @@ Goodput = Annotated[
 Seed = Annotated[int, _in(OUTPUT, help="Of weights, prompts and synthetic traffic.", min=0)]
 Json = Annotated[bool, _in(OUTPUT, "--json", help="One JSON document on stdout.")]
 OutDir = Annotated[
-    Path | None, _in(OUTPUT, "--out", help="Write run.json, requests.jsonl and steps.csv here; add a row to runs.csv.")
+    Path | None,
+    _in(
+        OUTPUT,
+        "--out",
+        help="Write run.json, requests.jsonl and steps.csv here; add a row to runs.csv.",
+        parser=_folder,
+    ),
 ]
 Quiet = Annotated[bool, _in(OUTPUT, "--quiet", "-q", help="No messages but warnings.")]
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from nanoserve_cli.bench import BenchRun
     from nanoserve_cli.model_choice import ModelChoice
+    from nanoserve_cli.policy_file import Policy
+    from nanoserve_cli.traffic import Traffic
 
 TRAFFIC_MAX_MODEL_LEN = 8192
 
@@ -73,7 +75,6 @@ def bench(
     virtual clock whose counts are the same on every machine, or on a real one with latencies.
     """
     with reported():
-        from nanoserve.buckets import CaptureList
         from nanoserve.decode import RunnerOptions
         from nanoserve_cli.bench import bench_lockstep, bench_traffic
         from nanoserve_cli.compare import ClockSettings, EngineSettings
@@ -81,7 +82,6 @@ def bench(
         from nanoserve_cli.model_choice import choose_model
         from nanoserve_cli.policy_file import chosen_policy
         from nanoserve_cli.records import prepare_folder
-        from nanoserve_cli.tables import coverage
         from nanoserve_cli.traffic import TrafficOptions, load_traffic
 
         has_traffic = source is not None or num_requests is not None
@@ -131,35 +131,49 @@ def bench(
             allow_partial=allow_partial,
             audit=audit,
         )
-        if isinstance(default_policy, CaptureList):
-            say(coverage(default_policy), quiet=quiet)
+        lockstep = partial(
+            bench_lockstep,
+            opt.parse_list("8,64,128,512" if steps is None else steps, "--steps"),
+            rows=3 if rows is None else rows,
+            prompt_len=16 if prompt is None else prompt,
+            policy_for=lambda needed: policy_for(default_max_model_len=needed),
+        )
+        replayed = None if traffic is None else partial(bench_traffic, traffic, goodput_ms=goodput_ms)
+        _announce(traffic, default_policy, quiet=quiet)
         with progress_bar(None if traffic is None else len(traffic.workload), quiet=quiet) as progress:
-            if traffic is not None:
-                for note in traffic.notes():
-                    say(f"{traffic.label}: {note}", quiet=quiet)
-                runs = [bench_traffic(traffic, engine=engine, clock=clocking, goodput_ms=goodput_ms, progress=progress)]
+            if replayed is None:
+                runs = lockstep(engine=engine, clock=clocking, progress=progress)
             else:
-                runs = bench_lockstep(
-                    opt.parse_list("8,64,128,512" if steps is None else steps, "--steps"),
-                    rows=3 if rows is None else rows,
-                    prompt_len=16 if prompt is None else prompt,
-                    policy_for=lambda needed: policy_for(default_max_model_len=needed),
-                    engine=engine,
-                    clock=clocking,
-                    progress=progress,
-                )
-        for run in runs:
-            if run.comparison.cost.off_list_steps:
-                off, steps_run = run.comparison.cost.off_list_steps, run.comparison.cost.steps
-                warn(f"{run.label}: {off:,} of {steps_run:,} steps were off the capture list and ran eager, unpadded")
-        document = _document(runs, choice, engine, clocking)
-        if json_:
-            sys.stdout.write(json.dumps(document, indent=2) + "\n")
-        else:
-            _render(runs)
-        if out_dir is not None:
-            _write(out_dir, document, runs)
-            say(f"results in {out_dir}", quiet=quiet)
+                runs = [replayed(engine=engine, clock=clocking, progress=progress)]
+        _report(runs, _document(runs, choice, engine, clocking), json_=json_, out_dir=out_dir, quiet=quiet)
+
+
+def _announce(traffic: Traffic | None, policy: Policy, *, quiet: bool) -> None:
+    """What is known before anything runs: what became of the trace's rows, and what a capture list lacks."""
+    from nanoserve.buckets import CaptureList
+    from nanoserve_cli.tables import coverage
+
+    if isinstance(policy, CaptureList):
+        say(coverage(policy), quiet=quiet)
+    if traffic is not None:
+        for note in traffic.notes():
+            say(f"{traffic.label}: {note}", quiet=quiet)
+
+
+def _report(runs: list[BenchRun], document: dict[str, Any], *, json_: bool, out_dir: Path | None, quiet: bool) -> None:
+    """Warnings on stderr, the result on stdout, the files where they were asked for."""
+    for run in runs:
+        cost = run.comparison.cost
+        if cost.off_list_steps:
+            counts = f"{cost.off_list_steps:,} of {cost.steps:,}"
+            warn(f"{run.label}: {counts} steps were off the capture list and ran eager, unpadded")
+    if json_:
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        _render(runs)
+    if out_dir is not None:
+        _write(out_dir, document, runs)
+        say(f"results in {out_dir}", quiet=quiet)
 
 
 def _check_flags(context: typer.Context, *, has_traffic: bool, host_only: bool, clock: str, runner: str) -> None:

@@ -163,6 +163,11 @@ def _format_of(path: Path, sniffed: Sniffed, chosen: TraceFormat | None) -> Trac
     """The format to read with. Raises TraceError where none fits, or where the chosen one cannot."""
     if sniffed.broken:
         raise TraceError(f"{path}: starts like JSON, but none of its first lines is a whole JSON object")
+    twice = [name for name, count in Counter(sniffed.columns).items() if count > 1]
+    if sniffed.container == "csv" and twice:
+        raise TraceError(
+            f"{path}: the column {twice[0]!r} stands twice in the header: which one counts is anybody's guess"
+        )
     if chosen is None:
         found = recognised(sniffed.container, sniffed.features)
         if found is None:

@@ -18,6 +18,8 @@ def resolve_trace(name: str | Path, trace_dir: str | Path | None = None) -> Path
     then in the cache that `nanoserve fetch` fills. Raises TraceError where there is no such file, with
     the command that gets it or the key that was probably meant.
     """
+    if not str(name).strip():
+        raise TraceError("the trace's name is empty: give a file or a key")
     asset = next((known for known in TRACES if known.key == str(name)), None)
     if asset is not None:
         folders = list(_folders(trace_dir))

@@ -65,10 +65,13 @@ def decode_json(line: str) -> Record:
 def _jsonl(head: list[NumberedLine], rest: Iterator[NumberedLine]) -> Sniffed:
     records = [decode_json(line) for _, line in head if _is_object(line)]
     columns = tuple(dict.fromkeys(key for record in records for key in record))
-    fractions = {
-        f"{key}:fraction" for record in records for key, value in record.items() if isinstance(value, DecimalText)
-    }
+    fractions = {f"{key}:fraction" for key in columns if _is_mostly_decimal([r[key] for r in records if key in r])}
     return Sniffed("jsonl", columns, frozenset(columns) | fractions, chain(head, rest), decode_json, broken=not records)
+
+
+def _is_mostly_decimal(values: list[object]) -> bool:
+    """Whether more than half are written with a decimal point: one odd row does not change the unit of a file."""
+    return 2 * sum(isinstance(value, DecimalText) for value in values) > len(values)
 
 
 def _is_object(line: str) -> bool:

@@ -352,3 +352,13 @@ def test_progress_is_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     with console.download_bar("key") as downloaded:
         downloaded(5, None)
     assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]
+
+
+class TestEmptyNames:
+    """What an unset shell variable leaves behind is no folder, no trace and no model."""
+
+    @pytest.mark.parametrize("arguments", [("--out", ""), ("--from", ""), ("--num-requests", "1", "--model", "")])
+    def test_an_empty_name_is_refused(self, arguments: tuple[str, ...]) -> None:
+        result = run("bench", *(("--host-only",) if "--model" not in arguments else ()), *arguments)
+        assert result.exit_code == 2
+        assert "name is empty" in result.stderr

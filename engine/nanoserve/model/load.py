@@ -69,6 +69,8 @@ def load_model(
 
 def _path(name: str) -> Path:
     """The directory or GGUF file that `name` stands for, recognised by what it holds, not by its ending."""
+    if not name.strip():
+        raise ValueError(f"the model's name is empty: give one of {', '.join(MODEL_NAMES)}, or a path")
     if name == SMOLLM2:
         path = cached_model(SMOLLM2_FILE)
         if not path.is_file():

@@ -292,3 +292,17 @@ def test_every_format_is_named_once_and_says_what_it_is() -> None:
     names = [known.name for known in FORMATS]
     assert len(names) == len(set(names))
     assert all(known.about and known.reads for known in FORMATS)
+
+
+def test_one_odd_stamp_does_not_change_the_unit_of_a_whole_file(tmp_path: Path) -> None:
+    """Three rows of milliseconds and one with a fraction, itself skipped, were read a thousand times too slow."""
+    rows = [{"timestamp": 1000 * n, "input_length": 10, "output_length": 3} for n in range(4)]
+    trace = read(tmp_path, jsonl(*rows, {"timestamp": 4000.5, "input_length": 0, "output_length": 3}))
+    assert (trace.format, trace.span_ns, trace.rows_skipped) == ("mooncake", 3_000_000_000, 1)
+    trace = read(tmp_path, jsonl(*rows, {"timestamp": 4000.0, "input_length": 10, "output_length": 3}))
+    assert (trace.format, trace.span_ns) == ("mooncake", 4_000_000_000)
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="'ContextTokens' stands twice"):
+        read(tmp_path, "TIMESTAMP,ContextTokens,ContextTokens,GeneratedTokens\n2023-11-16 19:14:04,5,6,7\n")
