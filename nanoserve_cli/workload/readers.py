@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
