@@ -35,8 +35,8 @@ Ints = NDArray[np.int64]
 class StepResult:
     """What one step did. `plan` is None where no row decoded; `outputs` are those finished or failed since the last.
 
-    `tokens` are `(request_id, token)`, prefilled ones last. Seconds are wall clock: `decode_seconds` and
-    `prefill_seconds` end when the tokens are on the host.
+    `tokens` are `(request_id, token)`, prefilled ones last; what a step made before it raised is among the next one's.
+    Seconds are wall clock: `decode_seconds` and `prefill_seconds` end when the tokens are on the host.
     """
 
     plan: DecodePlan | None

@@ -594,8 +594,8 @@ class TestAnHourOfAzure:
     @pytest.mark.skipif(not cached_model(SMOLLM2_FILE).is_file(), reason="run `nanoserve fetch smollm2`")
     def test_smollm2_over_its_first_eight_requests(self) -> None:
         limits = ("--max-model-len", 2048, "--max-len", "clip", "--max-batch", 4)
-        asked = ("--model", "smollm2", "--from", AZURE, "--limit", 8, *limits)
-        first = document(*asked)["runs"][0]
+        asked = ("--from", AZURE, "--limit", 8, *limits)
+        first = document("--model", "smollm2", *asked)["runs"][0]
         planned = document(*asked, "--host-only")["runs"][0]
         assert (first["requests"], first["finished"]) == (8, 8)
         for name in ("steps", "open_shapes", "bucketed_shapes", "open_cells", "live_cells", "padded_cells"):
