@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nanoserve.prefill import prefill_padding_waste
-from nanoserve.workload import NS_PER_MS, NS_PER_S, Workload
+from nanoserve.workload import Workload
 from nanoserve_cli.compare import ClockSettings, Comparison, EngineSettings, compare
 from nanoserve_cli.latency import goodput, latencies_ms, rates, schedule_delay_ms, throughput
 from nanoserve_cli.planning import PlanTimes, time_planning
@@ -17,6 +17,7 @@ from nanoserve_cli.policy_file import Policy
 from nanoserve_cli.records import count_columns, time_columns
 from nanoserve_cli.stats import Percentiles, percentiles
 from nanoserve_cli.traffic import Traffic
+from nanoserve_cli.units import NS_PER_MS, NS_PER_S
 
 Progress = Callable[[str, int], None]
 

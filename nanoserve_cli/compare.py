@@ -12,10 +12,11 @@ from nanoserve.decode import RunnerOptions
 from nanoserve.engine import Engine
 from nanoserve.gates import CAPTURE_LIMIT, RECOMPILE_LIMIT
 from nanoserve.pricing import RunCost, price_run
-from nanoserve.workload import NS_PER_MS, Workload
+from nanoserve.workload import Workload
 from nanoserve_cli.partings import Partings, find_partings
 from nanoserve_cli.replay import Progress, Replay, replay_real, replay_virtual
 from nanoserve_cli.stats import Spread
+from nanoserve_cli.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from nanoserve.decode.counting import CompileCount

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nanoserve.workload import NS_PER_MS, NS_PER_S
 from nanoserve_cli.replay import Replay, RequestRecord
 from nanoserve_cli.stats import Percentiles, percentiles
+from nanoserve_cli.units import NS_PER_MS, NS_PER_S
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from nanoserve_cli.workload.formats import FORMATS
+
 LOCKSTEP, TRAFFIC, ENGINE, CLOCK, OUTPUT = "Lockstep run", "Traffic", "Engine", "Clock", "Output"
 
 
@@ -31,7 +33,12 @@ Source = Annotated[
     str | None,
     _in(TRAFFIC, "--from", "--trace", help="Replay a recorded trace: a file, or a key of `nanoserve fetch`."),
 ]
-Format = Annotated[str | None, _in(TRAFFIC, help="Read the trace as this format; it is recognised by its content.")]
+Format = Annotated[
+    str | None,
+    _in(
+        TRAFFIC, help=f"Read the trace as this, not as its content says: {', '.join(known.name for known in FORMATS)}."
+    ),
+]
 Strict = Annotated[bool, _in(TRAFFIC, "--strict", help="Stop at the first bad row; bad rows are skipped and counted.")]
 TraceDir = Annotated[
     Path | None, _in(TRAFFIC, help="Where traces are looked up by key, before the cache.", envvar="NANOSERVE_TRACES")
@@ -56,6 +63,7 @@ MaxBatch = Annotated[
 MaxModelLen = Annotated[
     int | None, _in(ENGINE, help="Tokens of a row.", show_default="prompt + steps; 8192 for traffic", min=1)
 ]
+CaptureMaxBatch = Annotated[int | None, _in(ENGINE, "--max-batch", help="The most rows.", show_default="256", min=1)]
 CaptureModelLen = Annotated[int, _in(ENGINE, "--max-model-len", help="Tokens of a row.", min=1)]
 WidthMultiple = Annotated[
     int | None, _in(ENGINE, help="Width buckets are the multiples of this.", show_default="128", min=1)

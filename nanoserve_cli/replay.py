@@ -20,8 +20,9 @@ from nanoserve.engine import Engine, StepResult
 from nanoserve.prefill import PrefillBatch
 from nanoserve.scheduler import RequestOutput, RequestRejected
 from nanoserve.steps import Steps, StepsRecorder
-from nanoserve.workload import NS_PER_S, Workload
+from nanoserve.workload import Workload
 from nanoserve_cli.prefix import RowsWithoutCompaction
+from nanoserve_cli.units import NS_PER_S
 
 Progress = Callable[[int], None]
 

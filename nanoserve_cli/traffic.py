@@ -7,9 +7,10 @@ from typing import Any
 
 from nanoserve.engine import Engine
 from nanoserve.memory import check_columns_fit
-from nanoserve.workload import NS_PER_MS, Workload
+from nanoserve.workload import Workload
 from nanoserve_cli.policy_file import Policy
 from nanoserve_cli.replay import Replay, replay_virtual
+from nanoserve_cli.units import NS_PER_MS
 from nanoserve_cli.workload.limits import Fitted, MaxLenRule, fit_to
 from nanoserve_cli.workload.readers import Trace, read_trace
 from nanoserve_cli.workload.resolve import resolve_trace

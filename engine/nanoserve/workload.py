@@ -10,9 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-NS_PER_MS = 1_000_000
-NS_PER_S = 1_000_000_000
-
 
 @dataclass(frozen=True, eq=False)
 class Workload:

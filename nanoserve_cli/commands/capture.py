@@ -22,7 +22,7 @@ def capture(
     width_multiple: Annotated[
         str, typer.Option(help="Width multiples, a list: a bill each.", rich_help_panel=opt.ENGINE)
     ] = "2048",
-    max_batch: opt.MaxBatch = None,
+    max_batch: opt.CaptureMaxBatch = None,
     max_model_len: opt.CaptureModelLen = MAX_MODEL_LEN,
     policy: opt.PolicyFile = None,
     model: opt.Model = "tiny",

@@ -13,7 +13,7 @@ _KNOWN = "; ".join(f"{asset.key}: {asset.about} ({asset.licence})" for asset in 
 
 
 def fetch(
-    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help=f"What to bring. {_KNOWN}.")] = None,
+    keys: Annotated[list[str] | None, typer.Argument(metavar="KEY", help=f"What to bring. {_KNOWN}.")] = None,
 ) -> None:
     """Bring a public model or trace into the cache and print where it is; without a key, list what there is."""
     with reported():

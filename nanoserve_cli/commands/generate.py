@@ -13,7 +13,7 @@ from nanoserve_cli.console import reported
 
 
 def generate(
-    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT...", help="What to ask; several run as one batch.")],
+    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT", help="What to ask; several run as one batch.")],
     model: Annotated[str, typer.Option(help="smollm2, a checkpoint directory or a GGUF file.")] = "smollm2",
     max_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of an answer.")] = 64,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,

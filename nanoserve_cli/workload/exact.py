@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from datetime import date
 
-from nanoserve.workload import NS_PER_S
+from nanoserve_cli.units import NS_PER_S
 
 _DECIMAL = re.compile(r"([+-]?\d{1,40})(?:\.(\d{0,40}))?(?:[eE]([+-]?\d{1,2}))?", re.ASCII)
 _DATETIME = re.compile(

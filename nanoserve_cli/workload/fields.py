@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from nanoserve.workload import NS_PER_MS, NS_PER_S
+from nanoserve_cli.units import NS_PER_MS, NS_PER_S
 from nanoserve_cli.workload.errors import RowError
 from nanoserve_cli.workload.exact import datetime_ns, decimal_ns, whole_number
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nanoserve.workload import NS_PER_S
+from nanoserve_cli.units import NS_PER_S
 
 TIED_SHARE = 0.05
 """From this share of requests that arrive on a stamp with others, the stamps are called a grid."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nanoserve.workload import NS_PER_S, Workload
+from nanoserve.workload import Workload
+from nanoserve_cli.units import NS_PER_S
 from nanoserve_cli.workload.fields import MAX_STAMP_NS, MAX_TOKENS
 
 LENGTH_SYNTAX = "N | fixed:N | uniform:LO,HI | lognormal:MEAN,SIGMA[,MAX]"

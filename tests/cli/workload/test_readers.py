@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nanoserve.workload import NS_PER_S
+from nanoserve_cli.units import NS_PER_S
 from nanoserve_cli.workload.errors import TraceError
 from nanoserve_cli.workload.formats import FORMATS
 from nanoserve_cli.workload.readers import Trace, read_trace

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoserve.workload import NS_PER_S, Workload
+from nanoserve.workload import Workload
+from nanoserve_cli.units import NS_PER_S
 from nanoserve_cli.workload.synthetic import (
     FixedLength,
     LengthSpec,

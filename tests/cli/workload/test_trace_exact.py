@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoserve.workload import NS_PER_MS, NS_PER_S
+from nanoserve_cli.units import NS_PER_MS, NS_PER_S
 from nanoserve_cli.workload.exact import datetime_ns, decimal_ns, whole_number
 
 DIGITS = st.text("0123456789", min_size=1, max_size=25)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nanoserve.workload import NS_PER_S, Workload
+from nanoserve.workload import Workload
+from nanoserve_cli.units import NS_PER_S
 from nanoserve_cli.workload.formats import FORMATS
 from nanoserve_cli.workload.readers import read_trace
 
