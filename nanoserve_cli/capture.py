@@ -142,7 +142,7 @@ def bill_for(
     if second_limit is not None and bill.seconds[1] > second_limit:
         reason = f"up to {bill.seconds[1]:,.0f} s are above --max-seconds {second_limit:,.0f}"
         return replace(bill, not_captured=f"not captured: {reason}; --yes captures all the same")
-    return capture(decoder, bill, block_size=block_size, graph_backend=graph_backend, progress=progress)
+    return capture(decoder, bill, block_size=block_size, graph_backend=graph_backend)
 
 
 def price(decoder: Decoder, policy: Policy, progress: Progress | None = None) -> tuple[ShapePrice, ...]:
@@ -181,9 +181,7 @@ def extrapolate(decoder: Decoder, policy: Policy, *, graph_backend: str) -> tupl
     return min(took.values()) * policy.count, line
 
 
-def capture(
-    decoder: Decoder, bill: Bill, *, block_size: int, graph_backend: str, progress: Progress | None = None
-) -> Bill:
+def capture(decoder: Decoder, bill: Bill, *, block_size: int, graph_backend: str) -> Bill:
     """Captures every shape of the bill that fits, largest first, and fills in what it took.
 
     Where the whole KV pool does not fit beside the graphs it is cut to one row's: capturing needs no more. Raises
@@ -208,14 +206,12 @@ def capture(
     runner = _graphs_of(engine)
     measured = {}
     priced = {price.shape: price.live_bytes for price in bill.prices}
-    for done, shape in enumerate(sorted(fitting), 1):
+    for shape in sorted(fitting):
         graph = runner.graph(shape)
         live = graph.live_bytes if isinstance(graph, RecordedGraph) else None
         if live is not None and live != priced[shape]:
             raise RunUnsound(f"shape {shape} was priced at {priced[shape]:,} bytes and needs {live:,}", figure=live)
         measured[shape] = Measured(runner.capture_seconds[shape], runner.warm_up_seconds[shape], live)
-        if progress is not None:
-            progress("captured", done)
     return replace(
         bill,
         pool_cut=_pool_cut(bill, blocks),
