@@ -277,6 +277,8 @@ def remarks(run: BenchRun) -> Iterator[str]:
         yield f"{run.label}: {seconds:,.1f} s of warm-up before the bucketed run, in none of its steps"
     if comparison.open.compiled is not None and run.runner == "compiled":
         yield f"{run.label}: the open run's steps hold its {comparison.open.compiled.compiles} compiles"
+    if comparison.open.graphs is not None:
+        yield f"{run.label}: the open run's steps hold its {comparison.open.graphs.captures:,} captures"
     if not comparison.same_steps:
         opened, bucketed = comparison.open.replay.steps.total_steps, comparison.bucketed.replay.steps.total_steps
         yield f"real clock: the open run took {opened:,} steps, the bucketed {bucketed:,}; cells are its"
