@@ -88,7 +88,7 @@ class BenchRun:
             "max_model_len": self.comparison.policy.max_model_len,
             **self.row(),
             "warm_up_seconds": bucketed.warm_up_seconds,
-            "inert_rows_checked": bucketed.inert_rows,
+            "inert_rows_checked": bucketed.inert_rows and bucketed.inert_rows + (self.comparison.open.inert_rows or 0),
             "partings": partings and asdict(partings),
             "eager_partings": self.comparison.eager_partings and asdict(self.comparison.eager_partings),
             "planning": self.planning and asdict(self.planning),
