@@ -136,7 +136,7 @@ class TestThroughTheEngine:
         assert (run["compiles_open"], run["compiles_bucketed"], run["recompiles_bucketed"]) == (8, 1, 0)
 
     def test_check_inert_counts_the_rows_it_compared(self) -> None:
-        """Three rows in each of 4 decode steps of both modes, as the printed line says; none in steps that only prefill."""
+        """Three rows in each of 4 decode steps of both modes, as is printed; none in steps that only prefill."""
         (run,) = document("--steps", 4, "--check-inert")["runs"]
         assert run["inert_rows_checked"] == 24
 
