@@ -114,16 +114,6 @@ class Comparison:
     partings: Partings | None
     eager_partings: Partings | None
 
-    @property
-    def falls_back_open(self) -> str | None:
-        """Why the open run ends up eager: more shapes than dynamo keeps; None where it does not."""
-        return falls_back(self.cost.open_shapes)
-
-    @property
-    def falls_back_bucketed(self) -> str | None:
-        """The same of the shapes the bucketed run used, under dynamo's default limit."""
-        return falls_back(self.cost.shapes_used)
-
 
 def falls_back(shapes: int) -> str | None:
     """The reason why so many shapes are given up by torch.compile as it is, or None."""

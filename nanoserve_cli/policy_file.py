@@ -8,7 +8,7 @@ from typing import Any
 
 from nanoserve.buckets import CaptureList, DecodeBuckets, Shape, StaircaseBuckets
 from nanoserve.memory import check_tables_fit
-from nanoserve_cli.workload.errors import did_you_mean
+from nanoserve_cli.yaml_file import check_version, read_mapping
 
 SCHEMA_VERSION = 1
 Policy = DecodeBuckets | StaircaseBuckets | CaptureList
@@ -26,39 +26,14 @@ def load_policy(path: Path) -> Policy:
 
     Raises PolicyFileError for what cannot be read, is no such mapping, or names no policy.
     """
-    document = _document(path)
-    for key in document:
-        if key not in KEYS:
-            raise PolicyFileError(f"{path}: unknown key {key!r}: {did_you_mean(str(key), KEYS)}")
-    version = document.get("schema_version")
-    if type(version) is not int or version != SCHEMA_VERSION:
-        raise PolicyFileError(f"{path}: schema_version must be {SCHEMA_VERSION}, got {version!r}")
+    document = read_mapping(path, "a policy", KEYS, PolicyFileError)
+    check_version(document, SCHEMA_VERSION, path, PolicyFileError)
     try:
         return _policy(document)
     except KeyError as error:
         raise PolicyFileError(f"{path}: the key {error} is missing") from None
     except ValueError as error:
         raise PolicyFileError(f"{path}: {error}") from None
-
-
-def _document(path: Path) -> Mapping[Any, Any]:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
-    try:
-        document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PolicyFileError(f"{path}: cannot be read: {error}") from None
-    except MarkedYAMLError as error:
-        mark = error.context_mark or error.problem_mark
-        where = "" if mark is None else f", line {mark.line + 1}"
-        problem = " ".join((error.problem or "").split())
-        raise PolicyFileError(f"{path}: is no YAML: {problem}{where}") from None
-    except YAMLError as error:
-        raise PolicyFileError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(document, Mapping):
-        raise PolicyFileError(f"{path}: is no mapping; a policy has the keys {', '.join(KEYS)}")
-    return document
 
 
 def _policy(document: Mapping[str, Any]) -> Policy:

@@ -64,7 +64,7 @@ def counts_table(rows: Sequence[Row]) -> Table:
             (
                 f"{row['steps']:,}",
                 f"{row['open_shapes']:,}",
-                f"{row['bucketed_shapes']:,}",
+                f"{row['shapes_used']:,}",
                 f"{row['shapes_available']:,}",
                 f"{row['waste']:.1%}",
                 f"{row['total_waste']:.1%}",
@@ -169,7 +169,7 @@ def traffic_table(row: Row, left_out: int) -> Table:
     if row["steps"]:
         lines += [
             ("shapes open", f"{row['open_shapes']:,}"),
-            ("shapes bucketed", f"{row['bucketed_shapes']:,} used of {row['shapes_available']:,}"),
+            ("shapes bucketed", f"{row['shapes_used']:,} used of {row['shapes_available']:,}"),
             ("cells padded", f"{row['padded_cells']:,}"),
             *(
                 (f"  {name.replace('_', ' ')}", f"{row[name]:,} ({row[name] / row['padded_cells']:.1%})")

@@ -14,6 +14,7 @@ import typer
 
 from nanoserve_cli import options as opt
 from nanoserve_cli.console import out, progress_bar, reported, say, show, warn
+from nanoserve_cli.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -78,10 +79,10 @@ def bench(
         from nanoserve.decode import RunnerOptions
         from nanoserve_cli.bench import bench_lockstep, bench_traffic
         from nanoserve_cli.compare import ClockSettings, EngineSettings
+        from nanoserve_cli.csv_file import prepare_folder
         from nanoserve_cli.latency import parse_goodput
         from nanoserve_cli.model_choice import choose_model
         from nanoserve_cli.policy_file import chosen_policy
-        from nanoserve_cli.records import prepare_folder
         from nanoserve_cli.traffic import TrafficOptions, load_traffic
 
         has_traffic = source is not None or num_requests is not None
@@ -145,7 +146,11 @@ def bench(
                 runs = lockstep(engine=engine, clock=clocking, progress=progress)
             else:
                 runs = [replayed(engine=engine, clock=clocking, progress=progress)]
-        _report(runs, _document(runs, choice, engine, clocking), json_=json_, out_dir=out_dir, quiet=quiet)
+        ladders = (
+            {} if policy is not None else {"rows_ladder": "pow2", "width_ladder": f"multiple:{width_multiple or 128}"}
+        )
+        document = _document(runs, choice, engine, clocking, ladders)
+        _report(runs, document, json_=json_, out_dir=out_dir, quiet=quiet)
 
 
 def _announce(traffic: Traffic | None, policy: Policy, *, quiet: bool) -> None:
@@ -227,8 +232,10 @@ def _usable_backend(backend: str, choice: ModelChoice) -> str:
     return backend
 
 
-def _document(runs: list[BenchRun], choice: ModelChoice, engine: Any, clock: Any) -> dict[str, Any]:
-    from nanoserve_cli.records import provenance
+def _document(
+    runs: list[BenchRun], choice: ModelChoice, engine: Any, clock: Any, ladders: dict[str, str]
+) -> dict[str, Any]:
+    from nanoserve_cli.provenance import provenance
 
     trace = None if runs[0].traffic is None else runs[0].traffic.trace
     return {
@@ -246,8 +253,9 @@ def _document(runs: list[BenchRun], choice: ModelChoice, engine: Any, clock: Any
             **({"runner": "host-only"} if choice.decoder is None else asdict(engine.runner)),
             "block_size": engine.block_size,
             "num_blocks": engine.num_blocks,
+            **ladders,
             "clock": clock.kind,
-            "step_ms": clock.step_ns / 1e6 if clock.kind == "virtual" else None,
+            "step_time": f"{clock.step_ns / NS_PER_MS:g}" if clock.kind == "virtual" else None,
             "speedup": clock.speedup if clock.kind == "real" else None,
         },
         "runs": [run.document() for run in runs],
@@ -287,7 +295,8 @@ def _tables(runs: list[BenchRun]) -> Iterator[Table]:
 
 
 def _write(folder: Path, document: dict[str, Any], runs: list[BenchRun]) -> None:
-    from nanoserve_cli.records import append_row, write_run
+    from nanoserve_cli.csv_file import append_row
+    from nanoserve_cli.records import write_run
 
     for run, entry in zip(runs, document["runs"], strict=True):
         own = folder if len(runs) == 1 else folder / run.label

@@ -34,7 +34,7 @@ def test_a_lockstep_run_captures_its_buckets_once_and_the_open_run_every_step() 
     assert (eight["captures_open"], eight["captures_bucketed"], eight["captures_after_warm_up"]) == (8, 1, 0)
     assert (more["captures_open"], more["captures_bucketed"], more["captures_after_warm_up"]) == (40, 3, 0)
     for run in (eight, more):
-        assert run["captures_bucketed"] == run["bucketed_shapes"]
+        assert run["captures_bucketed"] == run["shapes_used"]
         assert run["replay_share"] == 1.0
         assert run["eager_partings"] == {"requests": 0, "widest_gap": 0.0}
         assert run["compiles_open"] is None
@@ -110,5 +110,5 @@ def test_no_width_cuts_a_figure(columns: str) -> None:
 
 def test_an_audited_run_is_the_same_run() -> None:
     audited, plain = (runs(*CROWD, "--max-model-len", 64, *flags)[0] for flags in (("--audit",), ()))
-    for name in ("steps", "open_cells", "padded_cells", "bucketed_shapes", "finished"):
+    for name in ("steps", "open_cells", "padded_cells", "shapes_used", "finished"):
         assert audited[name] == plain[name]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from nanoserve_cli.app import app
 
-COLUMNS = ("steps", "open_shapes", "bucketed_shapes", "waste", "open_cells", "padded_cells")
+COLUMNS = ("steps", "open_shapes", "shapes_used", "waste", "open_cells", "padded_cells")
 SEED = [
     (8, 8, 1, "35.9%", 492, 768),
     (64, 64, 1, "54.5%", 9_312, 20_480),
@@ -86,7 +86,7 @@ class TestTheSeedTable:
 
     def test_a_bucketed_run_of_too_many_shapes_falls_back_too(self) -> None:
         run = document("--host-only", "--steps", 64, "--width-multiple", 4)["runs"][0]
-        assert (run["bucketed_shapes"], run["falls_back_bucketed"]) == (16, "16 shapes, dynamo keeps 8")
+        assert (run["shapes_used"], run["falls_back_bucketed"]) == (16, "16 shapes, dynamo keeps 8")
 
     def test_planning_alone_measures_no_step_and_no_compile(self) -> None:
         found = document("--host-only", "--steps", 8)

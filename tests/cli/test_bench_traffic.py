@@ -25,7 +25,7 @@ from nanoserve_cli import replay as replay_module
 from nanoserve_cli.app import app
 from nanoserve_cli.bench import BenchRun, bench_traffic
 from nanoserve_cli.compare import ClockSettings, EngineSettings
-from nanoserve_cli.records import TIME_COLUMNS
+from nanoserve_cli.columns import TIME_COLUMNS
 from nanoserve_cli.replay import Replay, prompt_of, replay_real, replay_virtual
 from nanoserve_cli.traffic import Traffic, TrafficOptions, load_traffic
 
@@ -273,7 +273,7 @@ class TestTheCommand:
 
     def test_host_only_and_the_engine_count_the_same(self, crowd: Path) -> None:
         ran, planned = (document("--from", crowd, *SMALL, *more)["runs"][0] for more in ((), ("--host-only",)))
-        for name in ("steps", "open_shapes", "bucketed_shapes", "open_cells", "live_cells", "padded_cells"):
+        for name in ("steps", "open_shapes", "shapes_used", "open_cells", "live_cells", "padded_cells"):
             assert ran[name] == planned[name]
         assert ran["steps_per_shape"] == planned["steps_per_shape"]
         assert ran["partings"] == {"requests": 0, "widest_gap": 0.0}
@@ -285,7 +285,7 @@ class TestTheCommand:
     def test_step_ms_is_the_grid(self, crowd: Path) -> None:
         """At 1 s a step the last, at 900 ms, arrives in tick 1."""
         found = document("--from", crowd, "--host-only", *SMALL, "--step-ms", 1000)
-        assert found["settings"]["step_ms"] == 1000.0
+        assert found["settings"]["step_time"] == "1000"
         delay = found["runs"][0]["replay"]["schedule_delay_ms"]
         assert delay["mean"] == pytest.approx((0 + 0 + 990 + 940 + 940 + 100) / 6)
 
@@ -467,7 +467,7 @@ class TestTheRealClock:
         assert "goodput" in refused("--from", crowd, "--clock", "real", *SMALL, "--goodput", "")
 
     def test_a_real_run_records_no_step_ms(self, crowd: Path) -> None:
-        assert document("--from", crowd, *SMALL, "--clock", "real", "--limit", 1)["settings"]["step_ms"] is None
+        assert document("--from", crowd, *SMALL, "--clock", "real", "--limit", 1)["settings"]["step_time"] is None
 
     def test_nothing_is_offered_before_it_is_due(self) -> None:
         arrivals = np.array([0, 20 * MS, 40 * MS], np.int64)
@@ -598,6 +598,6 @@ class TestAnHourOfAzure:
         first = document("--model", "smollm2", *asked)["runs"][0]
         planned = document(*asked, "--host-only")["runs"][0]
         assert (first["requests"], first["finished"]) == (8, 8)
-        for name in ("steps", "open_shapes", "bucketed_shapes", "open_cells", "live_cells", "padded_cells"):
+        for name in ("steps", "open_shapes", "shapes_used", "open_cells", "live_cells", "padded_cells"):
             assert first[name] == planned[name]
         assert first["partings"]["widest_gap"] < 1e-4

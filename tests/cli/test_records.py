@@ -20,18 +20,12 @@ from typer.testing import CliRunner
 from nanoserve.buckets import DecodeBuckets
 from nanoserve.steps import Segment, Steps
 from nanoserve.workload import Workload
-from nanoserve_cli import records
 from nanoserve_cli.app import app
 from nanoserve_cli.compare import ClockSettings, Comparison, EngineSettings, compare
-from nanoserve_cli.records import (
-    RUN_COLUMNS,
-    RecordsError,
-    append_row,
-    provenance,
-    steps_csv,
-    write_atomically,
-    write_run,
-)
+from nanoserve_cli.columns import COUNT_COLUMNS, PROVENANCE_COLUMNS, RUN_COLUMNS
+from nanoserve_cli.csv_file import RecordsError, append_row, write_atomically
+from nanoserve_cli.provenance import provenance
+from nanoserve_cli.records import steps_csv, write_run
 
 HEADER = ",".join(RUN_COLUMNS) + "\n"
 DRAWN = ("--num-requests", 6, "--prompt-len", "uniform:4,20", "--output-len", "uniform:2,9", "--request-rate", 40)
@@ -138,7 +132,7 @@ class TestAtomically:
         path = tmp_path / "run.json"
         path.write_text("old")
         code = (
-            "import os, signal, sys; from pathlib import Path; from nanoserve_cli.records import write_atomically; "
+            "import os, signal, sys; from pathlib import Path; from nanoserve_cli.csv_file import write_atomically; "
             "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL); write_atomically(Path(sys.argv[1]), 'new' * 99)"
         )
         assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -9
@@ -158,7 +152,7 @@ class TestTheTableOfRuns:
     def test_a_second_run_appends_and_its_counts_are_the_same(self, tmp_path: Path) -> None:
         write(tmp_path)
         first, second = write(tmp_path)
-        for name in records.COUNT_COLUMNS:
+        for name in COUNT_COLUMNS:
             assert first[name] == second[name]
         assert len((tmp_path / "runs.csv").read_text().splitlines()) == 3
 
@@ -175,12 +169,12 @@ class TestTheTableOfRuns:
 
     def test_the_settings_are_in_the_row(self, tmp_path: Path) -> None:
         (row,) = write(tmp_path)
-        found = {name: row[name] for name in ("workload", "runner", "clock", "step_ms", "policy", "seed")}
+        found = {name: row[name] for name in ("workload", "runner", "clock", "step_time", "policy", "seed")}
         assert found == {
             "workload": "synthetic",
             "runner": "host-only",
             "clock": "virtual",
-            "step_ms": "25.0",
+            "step_time": "25",
             "policy": "3 row buckets x 1 width buckets = 3 shapes (rows 1,2,3; widths 64)",
             "seed": "0",
         }
@@ -199,7 +193,7 @@ class TestTheTableOfRuns:
         path = tmp_path / "runs.csv"
         path.write_text(header + "1,2\n" if header.endswith("\n") else header)
         before = path.read_bytes()
-        with pytest.raises(RecordsError, match=r"runs\.csv: has other columns than schema 1"):
+        with pytest.raises(RecordsError, match=r"runs\.csv: has other columns than schema 2"):
             append_row(path, {})
         assert path.read_bytes() == before
 
@@ -207,7 +201,7 @@ class TestTheTableOfRuns:
         (tmp_path / "runs.csv").write_text("a,b\n")
         result = bench(*DRAWN, *SMALL, "--out", tmp_path)
         assert result.exit_code == 2
-        assert "has other columns than schema 1: move it away or choose another --out" in result.stderr
+        assert "has other columns than schema 2: move it away or choose another --out" in result.stderr
         assert [path.name for path in tmp_path.iterdir()] == ["runs.csv"]
 
     def test_an_empty_file_gets_its_header(self, tmp_path: Path) -> None:
@@ -299,9 +293,9 @@ class TestUnwritable:
 class TestProvenance:
     def test_every_column_is_there_and_none_else(self) -> None:
         found = provenance(seed=7, device="cpu", trace_key="azure2023-conv", trace_sha256="00")
-        assert tuple(found) == records.PROVENANCE_COLUMNS
+        assert tuple(found) == PROVENANCE_COLUMNS
         assert (found["schema_version"], found["seed"], found["trace_key"], found["trace_sha256"]) == (
-            1,
+            2,
             7,
             "azure2023-conv",
             "00",

@@ -1,0 +1,173 @@
+"""Results on disk: rows that survive whoever is killed while writing them, read back with their types.
+
+The one format is CSV with `columns.COLUMNS`. A row is there from the moment it was made; what a kill left of one is
+closed by the next append and left out, counted, when it is read.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanoserve_cli.columns import COLUMNS, RUN_COLUMNS, SCHEMA_VERSION, Column
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class RecordsError(ValueError):
+    """A results file that cannot be written or added to; nothing in it was changed."""
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file beside its place and moves it there: a reader sees the old one or the new one, never half of it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def prepare_folder(folder: Path) -> None:
+    """That results can go into `folder`, which is made: said before an hour's run and not after it.
+
+    Raises RecordsError where it cannot be written or its `runs.csv` has other columns.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RecordsError(f"{folder}: cannot write the results: {error.strerror or error}") from None
+    table = folder / "runs.csv"
+    try:
+        if table.exists():
+            with table.open("r+b") as file:
+                _check_header(table, file.readline())
+    except OSError as error:
+        raise RecordsError(f"{table}: cannot be added to: {error.strerror or error}") from None
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Adds one row to a CSV with `RUN_COLUMNS`, in one write under a lock.
+
+    Raises RecordsError where the file has other columns or cannot be written.
+    """
+    line = csv_line([_cell(row.get(column)) for column in RUN_COLUMNS])
+    try:
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            first = file.readline()
+            _check_header(path, first)
+            if not first.endswith(b"\n"):
+                file.truncate(0)
+                file.write(_HEADER)
+            file.seek(0)
+            file.write(_closing(file.read()) + line.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise RecordsError(f"{path}: cannot be added to: {error.strerror or error}") from None
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A whole results file at once: the old one stays until the new one is complete. Raises RecordsError."""
+    lines = [csv_line(RUN_COLUMNS), *(csv_line([_cell(row.get(column)) for column in RUN_COLUMNS]) for row in rows)]
+    try:
+        write_atomically(path, "".join(lines))
+    except OSError as error:
+        raise RecordsError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def read_rows(path: Path) -> tuple[list[dict[str, str]], int]:
+    """The rows of a results file as text, and how many lines a kill had cut short.
+
+    Raises RecordsError where it cannot be read or has another header; the message says which schema it is of.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RecordsError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not lines:
+        raise RecordsError(f"{path}: is empty: there is no row to read")
+    header, body = lines[0], [line for line in lines[1:] if line]
+    if tuple(header) != RUN_COLUMNS:
+        raise RecordsError(f"{path}: {_foreign(header, body)}")
+    whole = [line for line in body if len(line) == len(RUN_COLUMNS) and line[0] == str(SCHEMA_VERSION)]
+    return [dict(zip(RUN_COLUMNS, line, strict=True)) for line in whole], len(body) - len(whole)
+
+
+def _foreign(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """What a file is whose header is not ours."""
+    if header and header[0] == "schema_version":
+        version = body[0][0] if body else "?"
+        return f"is of results schema {version}, this nanoserve reads {SCHEMA_VERSION}: make it again"
+    return "is no results file: its first line is not the header that `nanoserve sweep --out` writes"
+
+
+def read_results(path: Path) -> DataFrame:
+    """A results file as a DataFrame with the dtypes of `columns.COLUMNS`; `attrs["cut"]` counts lines cut short.
+
+    Raises RecordsError where it cannot be read, has another schema, no row, or a cell that is not of its type.
+    """
+    import pandas as pd
+
+    rows, cut = read_rows(path)
+    if not rows:
+        raise RecordsError(f"{path}: has a header and no whole row: nothing was measured")
+    texts = pd.DataFrame(rows, columns=list(RUN_COLUMNS), dtype="string").replace("", pd.NA)
+    frame = pd.DataFrame({column.name: _typed(path, column, texts[column.name]) for column in COLUMNS})
+    frame.attrs["cut"] = cut
+    return frame
+
+
+def _typed(path: Path, column: Column, texts: Any) -> Any:
+    try:
+        if column.dtype == "boolean":
+            return texts.map({"true": True, "false": False}, na_action="ignore").astype("boolean")
+        return texts.astype(column.dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise RecordsError(f"{path}: column {column.name} holds what is no {column.dtype}: {error}") from None
+
+
+def _check_header(path: Path, first: bytes) -> None:
+    """That a first line is the header, or the beginning of one that was cut short."""
+    if first != _HEADER and (first.endswith(b"\n") or not _HEADER.startswith(first)):
+        raise RecordsError(
+            f"{path}: has other columns than schema {SCHEMA_VERSION}: move it away or choose another --out"
+        )
+
+
+def _closing(content: bytes) -> bytes:
+    """What ends a row that was cut short by a kill, so that it does not swallow the next: its quote, and its line."""
+    if content.endswith(b"\n") and content.count(b'"') % 2 == 0:
+        return b""
+    return b'"\n' if content.count(b'"') % 2 else b"\n"
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else value
+
+
+def csv_line(values: Sequence[Any]) -> str:
+    """One line of CSV with its end."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(values)
+    return buffer.getvalue()
+
+
+_HEADER = csv_line(RUN_COLUMNS).encode()
