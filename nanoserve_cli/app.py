@@ -8,8 +8,10 @@ import typer
 
 from nanoserve_cli.commands.bench import bench
 from nanoserve_cli.commands.capture import capture
+from nanoserve_cli.commands.compare import compare
 from nanoserve_cli.commands.fetch import fetch
 from nanoserve_cli.commands.generate import generate
+from nanoserve_cli.commands.sweep import sweep
 from nanoserve_cli.console import EXIT_CODES, EXIT_INTERRUPTED
 
 app = typer.Typer(
@@ -22,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, capture, fetch, generate):
+for command in (bench, sweep, compare, capture, fetch, generate):
     app.command(epilog=EXIT_CODES)(command)
 
 

@@ -126,6 +126,7 @@ def bill_for(
     prices = tuple(price for price in prices if price.shape in set(policy.shapes))
     blocks_per_row = -(-policy.max_model_len // block_size)
     blocks = policy.max_batch_size * blocks_per_row if num_blocks is None else num_blocks
+    rate = CaptureRate.sample(decoder, policy.max_batch_size, policy.max_model_len, graph_backend=graph_backend)
     bill = Bill(
         policy=policy,
         bound=bound,
@@ -134,7 +135,7 @@ def bill_for(
         ),
         num_blocks=blocks,
         prices=prices,
-        seconds=extrapolate(decoder, policy, graph_backend=graph_backend),
+        seconds=rate.seconds(policy.shapes),
     )
     if byte_limit is not None and bill.predicted_bytes > byte_limit:
         reason = f"{bill.predicted_bytes / MIB:,.0f} MiB are above --max-mib {byte_limit / MIB:,.0f}"
@@ -158,27 +159,41 @@ def price(decoder: Decoder, policy: Policy, progress: Progress | None = None) ->
     return price_shapes(decoder.config, policy.shapes, decoder.dtype, progress=report)
 
 
-def extrapolate(decoder: Decoder, policy: Policy, *, graph_backend: str) -> tuple[float, float]:
-    """Seconds that capturing a policy may take, from the captures of two small shapes within its limits.
+@dataclass(frozen=True)
+class CaptureRate:
+    """How long captures take here, from two small ones: seconds of each, and the cells of the larger."""
 
-    The low end is the count times the quicker of the two, the high end a line through both over every shape's cells.
-    """
-    first = Shape(1, min(128, policy.max_model_len))
-    last = Shape(min(16, policy.max_batch_size), min(2048, policy.max_model_len))
-    engine = Engine.build(
-        decoder,
-        last.rows,
-        last.width,
-        policy=CaptureList([first, last]),
-        runner="graphs",
-        graph_backend=graph_backend,
-    )
-    engine.warm_up()
-    runner = _graphs_of(engine)
-    took = {shape: runner.capture_seconds[shape] + runner.warm_up_seconds[shape] for shape in (first, last)}
-    slope = max(0.0, took[last] - took[first]) / max(1, last.cells - first.cells)
-    line = sum(max(took.values()) + slope * max(0, shape.cells - last.cells) for shape in policy.shapes)
-    return min(took.values()) * policy.count, line
+    quicker: float
+    slower: float
+    slope: float
+    cells: int
+
+    @classmethod
+    def sample(cls, decoder: Decoder, max_batch_size: int, max_model_len: int, *, graph_backend: str) -> CaptureRate:
+        """Captures two small shapes within the limits."""
+        first = Shape(1, min(128, max_model_len))
+        last = Shape(min(16, max_batch_size), min(2048, max_model_len))
+        engine = Engine.build(
+            decoder,
+            last.rows,
+            last.width,
+            policy=CaptureList([first, last]),
+            runner="graphs",
+            graph_backend=graph_backend,
+        )
+        engine.warm_up()
+        runner = _graphs_of(engine)
+        took = {shape: runner.capture_seconds[shape] + runner.warm_up_seconds[shape] for shape in (first, last)}
+        slope = max(0.0, took[last] - took[first]) / max(1, last.cells - first.cells)
+        return cls(min(took.values()), max(took.values()), slope, last.cells)
+
+    def seconds(self, shapes: Sequence[Shape]) -> tuple[float, float]:
+        """Seconds that capturing `shapes` may take, low and high.
+
+        Low is the count times the quicker of the two, high a line through both over every shape's cells.
+        """
+        line = sum(self.slower + self.slope * max(0, shape.cells - self.cells) for shape in shapes)
+        return self.quicker * len(shapes), line
 
 
 def capture(decoder: Decoder, bill: Bill, *, block_size: int, graph_backend: str) -> Bill:
@@ -235,12 +250,12 @@ class LazyBill:
 def price_lazily(replay: Replay, policy: Policy) -> LazyBill:
     """What requests of a run would wait for: a request waits for every capture made in a step it decodes in."""
     first_use: dict[Shape, int] = {}
-    find = policy.find if isinstance(policy, CaptureList) else policy.shape_for
     for segment in replay.steps:
-        for offset in range(segment.steps):
-            shape = find(segment.rows, segment.width + offset)
-            if shape is not None:
-                first_use.setdefault(shape, segment.start_step + offset)
+        width, last = segment.width, segment.width + segment.steps - 1
+        for shape in policy.shapes_for_rows(segment.rows):
+            if width <= min(last, shape.width):
+                first_use.setdefault(shape, segment.start_step + width - segment.width)
+            width = max(width, shape.width + 1)
     waits = [
         sum(record.admitted_step < at <= record.finished_step for at in first_use.values())
         for record in replay.requests

@@ -13,16 +13,21 @@ SCHEMA_VERSION = 2
 
 Kind = Literal["provenance", "setting", "count", "time"]
 Dtype = Literal["string", "Int64", "Float64", "boolean"]
+Better = Literal["lower", "higher", ""]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, what it is for, the type it is read as, and what it holds in words."""
+    """One column: its name, what it is for, the type it is read as, what it holds, and which way is better.
+
+    `better` is empty for what only says which run it was: no change of it is good or bad.
+    """
 
     name: str
     kind: Kind
     dtype: Dtype
     about: str
+    better: Better = ""
 
 
 def _provenance(name: str, dtype: Dtype, about: str) -> Column:
@@ -33,12 +38,12 @@ def _setting(name: str, dtype: Dtype, about: str) -> Column:
     return Column(name, "setting", dtype, about)
 
 
-def _count(name: str, dtype: Dtype, about: str) -> Column:
-    return Column(name, "count", dtype, about)
+def _count(name: str, dtype: Dtype, about: str, better: Better = "lower") -> Column:
+    return Column(name, "count", dtype, about, better)
 
 
-def _time(name: str, about: str) -> Column:
-    return Column(name, "time", "Float64", about)
+def _time(name: str, about: str, better: Better = "lower") -> Column:
+    return Column(name, "time", "Float64", about, better)
 
 
 COLUMNS = (
@@ -70,16 +75,16 @@ COLUMNS = (
     _setting("clock", "string", "virtual or real"),
     _setting("step_time", "string", "how long a step of the virtual clock lasts"),
     _setting("repeats", "Int64", "runs behind the times"),
-    _count("steps", "Int64", "decode steps"),
-    _count("open_shapes", "Int64", "distinct shapes of the steps as they came"),
+    _count("steps", "Int64", "decode steps", ""),
+    _count("open_shapes", "Int64", "distinct shapes of the steps as they came", ""),
     _count("shapes_used", "Int64", "distinct shapes that ran on the list"),
     _count("shapes_available", "Int64", "the whole closed set: graphs to capture"),
     _count("waste", "Float64", "1 - open / padded cells"),
     _count("total_waste", "Float64", "1 - live / padded cells"),
-    _count("open_cells", "Int64", "rows x width, summed over the steps"),
-    _count("live_cells", "Int64", "the rows' own contexts"),
+    _count("open_cells", "Int64", "rows x width, summed over the steps", ""),
+    _count("live_cells", "Int64", "the rows' own contexts", ""),
     _count("padded_cells", "Int64", "graph rows x graph width"),
-    _count("ragged_padding", "Int64", "open - live"),
+    _count("ragged_padding", "Int64", "open - live", ""),
     _count("width_padding", "Int64", "rows x (graph width - width)"),
     _count("row_padding", "Int64", "(graph rows - rows) x graph width"),
     _count("off_list_steps", "Int64", "steps no shape covers: eager, unpadded"),
@@ -90,12 +95,12 @@ COLUMNS = (
     _count("captures_open", "Int64", "graphs the open run made"),
     _count("captures_bucketed", "Int64", "graphs the bucketed run made"),
     _count("captures_after_warm_up", "Int64", "those of them made in serving"),
-    _count("replay_share", "Float64", "steps that replayed a graph"),
+    _count("replay_share", "Float64", "steps that replayed a graph", "higher"),
     _count("capture_mib", "Float64", "MiB of the graphs' shared pool, predicted on the model"),
-    _count("falls_back_open", "string", "why the open run ends up eager"),
-    _count("falls_back_bucketed", "string", "why the bucketed run would"),
-    _count("requests", "Int64", "offered"),
-    _count("finished", "Int64", ""),
+    _count("falls_back_open", "string", "why the open run ends up eager", ""),
+    _count("falls_back_bucketed", "string", "why the bucketed run would", ""),
+    _count("requests", "Int64", "offered", ""),
+    _count("finished", "Int64", "", "higher"),
     _count("rejected", "Int64", ""),
     _count("failed", "Int64", ""),
     _count("preemptions", "Int64", ""),
@@ -108,8 +113,8 @@ COLUMNS = (
     _time("step_ratio", "bucketed / open, step by step, median"),
     _time("step_ratio_low", "its lower quartile; over repeats where there are several"),
     _time("step_ratio_high", "its upper quartile"),
-    _time("tokens_per_s_open", "decoded tokens a second of decoding"),
-    _time("tokens_per_s_bucketed", "the same under the policy"),
+    _time("tokens_per_s_open", "decoded tokens a second of decoding", "higher"),
+    _time("tokens_per_s_bucketed", "the same under the policy", "higher"),
     _time("capture_s", "seconds to capture the whole set, predicted from two small captures, high end"),
     _time("capture_s_measured", "seconds the captures took"),
     _time("capture_mib_measured", "MiB the graphs' pool holds"),
@@ -122,8 +127,8 @@ PROVENANCE_COLUMNS = tuple(column.name for column in COLUMNS if column.kind == "
 SETTING_COLUMNS = tuple(column.name for column in COLUMNS if column.kind == "setting")
 DTYPES: dict[str, str] = {column.name: column.dtype for column in COLUMNS}
 KEY_COLUMNS = (
-    "trace_sha256",
     "workload",
+    "seed",
     "model",
     "runner",
     "dtype",

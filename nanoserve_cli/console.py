@@ -19,11 +19,17 @@ EXIT_OK = 0
 EXIT_UNEXPECTED = 1
 EXIT_USAGE = 2
 EXIT_CHECK_FAILED = 3
+EXIT_NOT_COMPARABLE = 4
 EXIT_INTERRUPTED = 130
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 unexpected error; 2 bad input or usage; 3 a check of the run failed; 130 interrupted."
+    "Exit codes: 0 done; 1 unexpected error; 2 bad input or usage; 3 a check of the run failed; 4 not comparable; "
+    "130 interrupted."
 )
+
+
+class NotComparable(ValueError):
+    """Two results that are not of the same thing: another trace, schema or set of rows."""
 
 
 def out() -> Console:
@@ -132,6 +138,8 @@ def reported() -> Iterator[None]:
         # The reader has gone: `nanoserve bench --json | head`. Python would complain once more while flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(EXIT_OK) from None
+    except NotComparable as error:
+        _fail(f"not comparable: {_one_line(error)}", EXIT_NOT_COMPARABLE)
     except GateError as error:
         _fail(f"check failed: {error}", EXIT_CHECK_FAILED)
     except (ValueError, OSError, ImportError, RuntimeError) as error:

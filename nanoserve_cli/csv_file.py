@@ -11,7 +11,7 @@ import fcntl
 import io
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,19 +43,28 @@ def prepare_folder(folder: Path) -> None:
 
     Raises RecordsError where it cannot be written or its `runs.csv` has other columns.
     """
+    _check_writable(folder)
+    prepare_file(folder / "runs.csv")
+
+
+def prepare_file(path: Path) -> None:
+    """The same of one results file: its folder is made, and it may be there already with our columns."""
+    _check_writable(path.parent)
+    try:
+        if path.exists():
+            with path.open("r+b") as file:
+                _check_header(path, file.readline())
+    except OSError as error:
+        raise RecordsError(f"{path}: cannot be added to: {error.strerror or error}") from None
+
+
+def _check_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise RecordsError(f"{folder}: cannot write the results: {error.strerror or error}") from None
-    table = folder / "runs.csv"
-    try:
-        if table.exists():
-            with table.open("r+b") as file:
-                _check_header(table, file.readline())
-    except OSError as error:
-        raise RecordsError(f"{table}: cannot be added to: {error.strerror or error}") from None
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
@@ -63,7 +72,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
     Raises RecordsError where the file has other columns or cannot be written.
     """
-    line = csv_line([_cell(row.get(column)) for column in RUN_COLUMNS])
+    line = csv_line(_cells(row))
     try:
         with path.open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -81,11 +90,23 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
         raise RecordsError(f"{path}: cannot be added to: {error.strerror or error}") from None
 
 
+class OtherSchema(RecordsError):
+    """A results file of another version of the columns."""
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a whole results file."""
+    return "".join(csv_line(line) for line in (RUN_COLUMNS, *map(_cells, rows)))
+
+
+def _cells(row: Mapping[str, Any]) -> list[Any]:
+    return [_cell(row.get(column)) for column in RUN_COLUMNS]
+
+
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """A whole results file at once: the old one stays until the new one is complete. Raises RecordsError."""
-    lines = [csv_line(RUN_COLUMNS), *(csv_line([_cell(row.get(column)) for column in RUN_COLUMNS]) for row in rows)]
     try:
-        write_atomically(path, "".join(lines))
+        write_atomically(path, csv_text(rows))
     except OSError as error:
         raise RecordsError(f"{path}: cannot be written: {error.strerror or error}") from None
 
@@ -104,17 +125,29 @@ def read_rows(path: Path) -> tuple[list[dict[str, str]], int]:
         raise RecordsError(f"{path}: is empty: there is no row to read")
     header, body = lines[0], [line for line in lines[1:] if line]
     if tuple(header) != RUN_COLUMNS:
-        raise RecordsError(f"{path}: {_foreign(header, body)}")
+        if header and header[0] == "schema_version":
+            found = body[0][0] if body else "another version"
+            raise OtherSchema(
+                f"{path}: is of results schema {found}, this nanoserve reads {SCHEMA_VERSION}: make it again"
+            )
+        raise RecordsError(
+            f"{path}: is no results file: its first line is not the header `nanoserve sweep --out` writes"
+        )
     whole = [line for line in body if len(line) == len(RUN_COLUMNS) and line[0] == str(SCHEMA_VERSION)]
     return [dict(zip(RUN_COLUMNS, line, strict=True)) for line in whole], len(body) - len(whole)
 
 
-def _foreign(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """What a file is whose header is not ours."""
-    if header and header[0] == "schema_version":
-        version = body[0][0] if body else "?"
-        return f"is of results schema {version}, this nanoserve reads {SCHEMA_VERSION}: make it again"
-    return "is no results file: its first line is not the header that `nanoserve sweep --out` writes"
+def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
+    """A row of text with the types of its columns; None where a cell is empty. ValueError where one is of no type."""
+    return {column.name: _PARSERS[column.dtype](text) if (text := row[column.name]) else None for column in COLUMNS}
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "string": str,
+    "Int64": int,
+    "Float64": float,
+    "boolean": lambda text: {"true": True, "false": False}[text],
+}
 
 
 def read_results(path: Path) -> DataFrame:

@@ -18,20 +18,25 @@ def ladders(maximum: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.sets(st.integers(1, maximum), max_size=6).map(lambda values: tuple(sorted({*values, maximum})))
 
 
+Limits = st.SearchStrategy[tuple[int, int]]
+LIMITS: Limits = st.tuples(st.integers(1, MAX_ROWS), st.integers(1, MAX_WIDTH))
+LARGEST: Limits = st.just((MAX_ROWS, MAX_WIDTH))
+
+
 @st.composite
-def products(draw: Callable[..., Any]) -> DecodeBuckets:
-    rows, width = draw(st.integers(1, MAX_ROWS)), draw(st.integers(1, MAX_WIDTH))
+def products(draw: Callable[..., Any], limits: Limits) -> DecodeBuckets:
+    rows, width = draw(limits)
     return DecodeBuckets(rows, width, rows=draw(ladders(rows)), widths=draw(ladders(width)))
 
 
 @st.composite
-def staircases(draw: Callable[..., Any]) -> StaircaseBuckets:
-    rows, width = draw(st.integers(1, MAX_ROWS)), draw(st.integers(1, MAX_WIDTH))
+def staircases(draw: Callable[..., Any], limits: Limits) -> StaircaseBuckets:
+    rows, width = draw(limits)
     return StaircaseBuckets(rows, width, {r: draw(ladders(width)) for r in draw(ladders(rows))})
 
 
-def policies() -> st.SearchStrategy[DecodeBuckets | StaircaseBuckets]:
-    return st.one_of(products(), staircases())
+def policies(limits: Limits = LIMITS) -> st.SearchStrategy[DecodeBuckets | StaircaseBuckets]:
+    return st.one_of(products(limits), staircases(limits))
 
 
 def capture_lists() -> st.SearchStrategy[CaptureList]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from itertools import product
 
 import pytest
@@ -197,6 +198,34 @@ def test_lookup_is_the_smallest_covering_row_bucket_then_the_smallest_width_in_i
 
 
 @given(policies())
+def test_the_first_wide_enough_of_shapes_for_rows_is_shape_for(policy: Policy) -> None:
+    for rows in range(1, policy.max_batch_size + 1):
+        shapes = policy.shapes_for_rows(rows)
+        widths = [shape.width for shape in shapes]
+        assert widths == sorted(set(widths))
+        assert widths[-1] == policy.max_model_len
+        for width in range(1, policy.max_model_len + 1):
+            assert shapes[bisect_left(widths, width)] == policy.shape_for(rows, width)
+
+
+@pytest.mark.parametrize("policy", [DecodeBuckets(6, 40, width_multiple=16), StaircaseBuckets(6, 40, {6: [16, 40]})])
+@pytest.mark.parametrize("rows", [7, 0, -1])
+def test_shapes_for_rows_outside_the_limits_names_both_numbers(policy: Policy, rows: int) -> None:
+    with pytest.raises(ValueError, match=rf"{rows} rows.*6"):
+        policy.shapes_for_rows(rows)
+
+
+def test_rows_of_one_bucket_have_the_same_tuple_of_shapes() -> None:
+    """Pricing groups row counts by it: a new tuple each time would cost a comparison of every shape."""
+    buckets = DecodeBuckets(6, 40, width_multiple=16)
+    assert buckets.shapes_for_rows(3) is buckets.shapes_for_rows(4)
+    assert buckets.shapes_for_rows(4) == (Shape(4, 16), Shape(4, 32), Shape(4, 40))
+    captured = CaptureList(buckets.shapes)
+    assert captured.shapes_for_rows(3) is captured.shapes_for_rows(4)
+    assert captured.shapes_for_rows(4) == buckets.shapes_for_rows(4)
+
+
+@given(policies())
 def test_the_set_is_ascending_without_repeats_and_count_is_its_size(policy: Policy) -> None:
     assert list(policy.shapes) == sorted(set(policy.shapes))
     assert policy.count == len(policy.shapes)
@@ -306,6 +335,27 @@ def test_find_is_the_fewest_rows_then_the_least_width_that_cover(captured: Captu
     for rows, width in product(range(1, MAX_ROWS + 2), range(1, MAX_WIDTH + 2)):
         covering = [s for s in captured.shapes if s.rows >= rows and s.width >= width]
         assert captured.find(rows, width) == min(covering, default=None)
+
+
+@given(capture_lists())
+def test_the_first_wide_enough_of_shapes_for_rows_is_what_find_finds(captured: CaptureList) -> None:
+    for rows in range(1, MAX_ROWS + 2):
+        shapes = captured.shapes_for_rows(rows)
+        widths = [shape.width for shape in shapes]
+        assert widths == sorted(set(widths))
+        for width in range(1, MAX_WIDTH + 2):
+            at = bisect_left(widths, width)
+            assert captured.find(rows, width) == (shapes[at] if at < len(shapes) else None)
+
+
+def test_past_a_buckets_last_width_the_next_bucket_with_more_goes_on() -> None:
+    captured = CaptureList([Shape(2, 8), Shape(2, 16), Shape(4, 12), Shape(8, 8), Shape(8, 20), Shape(8, 24)])
+    assert captured.shapes_for_rows(1) == (Shape(2, 8), Shape(2, 16), Shape(8, 20), Shape(8, 24))
+    assert captured.shapes_for_rows(3) == (Shape(4, 12), Shape(8, 20), Shape(8, 24))
+    assert captured.shapes_for_rows(8) == (Shape(8, 8), Shape(8, 20), Shape(8, 24))
+    assert captured.shapes_for_rows(9) == ()
+    with pytest.raises(ValueError, match=r"at least one row.*-1"):
+        captured.shapes_for_rows(-1)
 
 
 @given(capture_lists())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -18,6 +19,21 @@ def record(*steps: tuple[int, int, int]) -> list[Segment]:
     for rows, width, live in steps:
         recorder.add(rows, width, live)
     return list(recorder.steps())
+
+
+LAST = 10_000
+
+
+def record_between(steps: Steps, start_step: int, stop_step: int) -> Steps:
+    """The run unfolded, and those of its steps recorded one by one."""
+    recorder = StepsRecorder()
+    for segment in steps:
+        first_live = (segment.live_cells - segment.rows * segment.steps * (segment.steps - 1) // 2) // segment.steps
+        for j in range(segment.steps):
+            if start_step <= segment.start_step + j < stop_step:
+                live = first_live + j * segment.rows
+                recorder.add(segment.rows, segment.width + j, live, step=segment.start_step + j)
+    return recorder.steps()
 
 
 def test_lockstep_decoding_is_one_segment_however_long() -> None:
@@ -85,12 +101,7 @@ def test_a_recorder_never_goes_back_in_time() -> None:
 @given(runs(MAX_ROWS, MAX_WIDTH))
 def test_recording_the_unfolded_run_gives_the_same_run(steps: Steps) -> None:
     """Merging may join two segments that continue each other; nothing else may change."""
-    recorder = StepsRecorder()
-    for segment in steps:
-        first_live = (segment.live_cells - segment.rows * segment.steps * (segment.steps - 1) // 2) // segment.steps
-        for j in range(segment.steps):
-            recorder.add(segment.rows, segment.width + j, first_live + j * segment.rows, step=segment.start_step + j)
-    merged = recorder.steps()
+    merged = record_between(steps, 0, LAST)
     assert len(merged) <= len(steps)
     assert merged.histogram() == steps.histogram()
     assert list(merged.open_shapes()) == list(steps.open_shapes())
@@ -109,6 +120,53 @@ def test_a_segment_unfolds_to_one_shape_a_step() -> None:
     steps = Steps.of([Segment(0, 2, 5, 3, 30), Segment(7, 1, 9, 1, 9)])
     assert list(steps.open_shapes()) == [Shape(2, 5), Shape(2, 6), Shape(2, 7), Shape(1, 9)]
     assert steps.histogram() == {(2, 5): 1, (2, 6): 1, (2, 7): 1, (1, 9): 1}
+
+
+@given(runs(MAX_ROWS, MAX_WIDTH), st.integers(0, 200), st.integers(0, 200))
+def test_a_part_of_a_recorded_run_is_what_recording_only_that_part_gives(steps: Steps, start: int, length: int) -> None:
+    recorded = record_between(steps, 0, LAST)
+    assert recorded.between(start, start + length) == record_between(recorded, start, start + length)
+
+
+@given(runs(MAX_ROWS, MAX_WIDTH), st.lists(st.integers(0, 300), min_size=1, max_size=4))
+def test_the_parts_of_a_run_add_up_to_it(steps: Steps, cuts: list[int]) -> None:
+    parts = [steps.between(start, stop) for start, stop in pairwise([0, *sorted(cuts), LAST])]
+    assert sum((Counter(part.histogram()) for part in parts), Counter()) == steps.histogram()
+    assert sum(part.total_steps for part in parts) == steps.total_steps
+    assert sum(int(part.open_cells_each.sum()) for part in parts) == int(steps.open_cells_each.sum())
+    assert sum(int(part.live_cells.sum()) for part in parts) == int(steps.live_cells.sum())
+    assert [shape for part in parts for shape in part.open_shapes()] == list(steps.open_shapes())
+
+
+def test_a_part_keeps_the_runs_clock_and_cuts_the_segments_at_its_ends() -> None:
+    steps = Steps.of([Segment(2, 3, 10, 4, 90), Segment(9, 1, 5, 2, 11)])  # 18, 21, 24, 27 live; 5, 6
+    assert list(steps.between(3, 5)) == [Segment(3, 3, 11, 2, 45)]
+    assert list(steps.between(5, 10)) == [Segment(5, 3, 13, 1, 27), Segment(9, 1, 5, 1, 5)]
+    assert list(steps.between(6, 9)) == list(steps.between(4, 4)) == list(steps.between(11, 99)) == []
+    assert steps.between(2, 11) == steps.between(0, LAST) == steps
+    assert list(Steps.of([]).between(0, 5)) == []
+
+
+def test_a_part_of_a_run_is_cut_and_not_unfolded() -> None:
+    steps, rows = 10**9, 3
+    first, second = (
+        Steps.of([Segment(0, rows, 1, steps, rows * steps * (steps + 1) // 2)]).between(*part)
+        for part in [(0, 10**8), (10**8, steps)]
+    )
+    assert list(first) == [Segment(0, rows, 1, 10**8, rows * 10**8 * (10**8 + 1) // 2)]
+    assert list(second) == [
+        Segment(10**8, rows, 10**8 + 1, 9 * 10**8, rows * (steps * (steps + 1) - 10**8 * (10**8 + 1)) // 2)
+    ]
+
+
+def test_a_part_that_no_run_has_is_refused() -> None:
+    steps = Steps.of([Segment(0, 1, 5, 1, 5), Segment(1, 2, 5, 2, 21)])
+    with pytest.raises(ValueError, match="stop at step 3, before its start at 4"):
+        steps.between(4, 3)
+    # 21 live cells are not a + (a + 2): nothing says how many of them the first step has.
+    with pytest.raises(ValueError, match=r"segment 1 cannot be cut: 21 live cells.*2 steps.*2 a step"):
+        steps.between(0, 2)
+    assert steps.between(1, 3) == Steps.of([Segment(1, 2, 5, 2, 21)])
 
 
 def test_equality_is_by_value() -> None:

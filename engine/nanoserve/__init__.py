@@ -70,6 +70,7 @@ from nanoserve.gates import (
     check_shape_in_set,
     check_waste_bounded,
 )
+from nanoserve.ladders import ROW_LADDERS, capture_list, completed, row_ladder, width_ladder
 from nanoserve.memory import DoesNotFit
 from nanoserve.model.errors import CheckpointError, UnsupportedModel
 from nanoserve.plan import (
@@ -84,9 +85,11 @@ from nanoserve.plan import (
     decode_shape,
     plan_decode,
 )
-from nanoserve.pricing import RunCost, price_run
+from nanoserve.pricing import RunCost, StepsIndex, price_run
 from nanoserve.sampling import SamplingParams
 from nanoserve.scheduler import RequestOutput, RequestRejected
+from nanoserve.simulate import Simulation, simulate
+from nanoserve.step_time import FixedStep, LinearStepTime, StepTime, TableStepTime, parse_step_time
 from nanoserve.steps import Segment, Steps, StepsRecorder
 from nanoserve.workload import Workload
 
@@ -103,6 +106,7 @@ __all__ = [
     "CAPTURE_LIMIT",
     "DEFAULT_WASTE_LIMIT",
     "RECOMPILE_LIMIT",
+    "ROW_LADDERS",
     "BatchedPagedKVCache",
     "BlockAllocator",
     "BlockTable",
@@ -120,8 +124,10 @@ __all__ = [
     "DecodeShape",
     "DoesNotFit",
     "Engine",
+    "FixedStep",
     "GateError",
     "KVCacheExhausted",
+    "LinearStepTime",
     "PlanUnsound",
     "RequestOutput",
     "RequestRejected",
@@ -129,6 +135,7 @@ __all__ = [
     "SamplingParams",
     "Segment",
     "Shape",
+    "Simulation",
     "SlotTable",
     "SlotTableFull",
     "SlotsUnsound",
@@ -136,14 +143,18 @@ __all__ = [
     "StepNotInert",
     "StepRecompiled",
     "StepResult",
+    "StepTime",
     "Steps",
+    "StepsIndex",
     "StepsRecorder",
     "StorageUnsound",
+    "TableStepTime",
     "UnsupportedModel",
     "Workload",
     "audit_blocks",
     "bucket_for",
     "bucket_run",
+    "capture_list",
     "check_capture_budget",
     "check_pad_inert",
     "check_plan",
@@ -156,13 +167,18 @@ __all__ = [
     "check_step_inert",
     "check_waste_bounded",
     "compiled",
+    "completed",
     "decode_shape",
     "load_model",
     "padded_cells",
+    "parse_step_time",
     "plan_decode",
     "price_run",
     "round_up",
+    "row_ladder",
+    "simulate",
     "waste",
+    "width_ladder",
 ]
 
 _NEEDS_TORCH = {

@@ -8,13 +8,13 @@ nothing here knows of tensors, caches or engines.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from operator import index
-from typing import Protocol, SupportsIndex, runtime_checkable
+from itertools import groupby, pairwise
+from operator import attrgetter, index
+from typing import Protocol, runtime_checkable
 
 
 class GateError(AssertionError):
@@ -43,7 +43,8 @@ class Shape:
     query_len: int = 1
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.rows, SupportsIndex) and isinstance(self.width, SupportsIndex)):
+        # Not isinstance with SupportsIndex: a protocol check takes 4 us, and a closed set is thousands of shapes.
+        if not (hasattr(self.rows, "__index__") and hasattr(self.width, "__index__")):
             raise ValueError(f"a shape is two integers, got {self.rows!r} and {self.width!r}")
         if self.rows < 1 or self.width < 1:
             raise ValueError(f"a shape has at least one row and one column, got {self.rows}x{self.width}")
@@ -59,6 +60,9 @@ class Shape:
 
 
 DecodeShape = Shape
+
+_rows_of = attrgetter("rows")
+_width_of = attrgetter("width")
 
 
 @runtime_checkable
@@ -95,6 +99,13 @@ class DecodePolicy(Protocol):
         """The shape that a step of `rows` by `width` runs as."""
         ...
 
+    def shapes_for_rows(self, rows: int) -> tuple[Shape, ...]:
+        """The shapes that a step of `rows` can run as, ascending in width: `shape_for` is the first wide enough.
+
+        The last is `max_model_len` wide. ValueError outside the limits.
+        """
+        ...
+
     def render(self) -> str:
         """One line for a log."""
         ...
@@ -118,14 +129,14 @@ def bucket_for(value: int, ladder: Sequence[int]) -> int:
 
 def pow2_rows(max_batch_size: int) -> tuple[int, ...]:
     """Powers of two below `max_batch_size`, and itself, which is the batch a busy server meets: 6 -> (1, 2, 4, 6)."""
-    _check_positive("max_batch_size", max_batch_size)
+    check_positive("max_batch_size", max_batch_size)
     return (*(1 << n for n in range((max_batch_size - 1).bit_length())), max_batch_size)
 
 
 def multiple_widths(max_model_len: int, multiple: int) -> tuple[int, ...]:
     """Multiples of `multiple` below `max_model_len`, and itself: no slot table is wider than that."""
-    _check_positive("max_model_len", max_model_len)
-    _check_positive("width_multiple", multiple)
+    check_positive("max_model_len", max_model_len)
+    check_positive("width_multiple", multiple)
     return (*range(multiple, max_model_len, multiple), max_model_len)
 
 
@@ -149,19 +160,23 @@ class _LadderPolicy(ABC):
     def shape_for(self, rows: int, width: int, query_len: int = 1) -> Shape:
         """The shape that a step of `rows` by `width` runs as; ValueError outside the limits."""
         _check_query_len(query_len)
-        widths, shapes = self._by_row_bucket[self.row_bucket(rows)]
+        shapes = self.shapes_for_rows(rows)
         if not 1 <= width <= self.max_model_len:
             raise ValueError(f"width {width} is outside this policy: it covers 1 to {self.max_model_len}")
-        return shapes[bisect_left(widths, width)]
+        return shapes[bisect_left(shapes, width, key=_width_of)]
+
+    def shapes_for_rows(self, rows: int) -> tuple[Shape, ...]:
+        """The shapes of one row bucket, ascending in width; ValueError outside 1..max_batch_size."""
+        return self._by_row_bucket[self.row_bucket(rows)]
 
     @cached_property
-    def _by_row_bucket(self) -> dict[int, tuple[tuple[int, ...], tuple[Shape, ...]]]:
-        return {r: (self.widths_of(r), tuple(Shape(r, w) for w in self.widths_of(r))) for r in self.rows}
+    def _by_row_bucket(self) -> dict[int, tuple[Shape, ...]]:
+        return {r: tuple(Shape(r, w) for w in self.widths_of(r)) for r in self.rows}
 
     @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The closed set, ascending."""
-        return tuple(shape for _, shapes in self._by_row_bucket.values() for shape in shapes)
+        return tuple(shape for shapes in self._by_row_bucket.values() for shape in shapes)
 
     @property
     def count(self) -> int:
@@ -196,10 +211,10 @@ class DecodeBuckets(_LadderPolicy):
             rows = pow2_rows(max_batch_size)
         if widths is None:
             widths = multiple_widths(max_model_len, width_multiple)
-        object.__setattr__(self, "max_batch_size", _check_positive("max_batch_size", max_batch_size))
-        object.__setattr__(self, "max_model_len", _check_positive("max_model_len", max_model_len))
-        object.__setattr__(self, "rows", _check_ladder("rows", rows, max_batch_size))
-        object.__setattr__(self, "widths", _check_ladder("widths", widths, max_model_len))
+        object.__setattr__(self, "max_batch_size", check_positive("max_batch_size", max_batch_size))
+        object.__setattr__(self, "max_model_len", check_positive("max_model_len", max_model_len))
+        object.__setattr__(self, "rows", check_ladder("rows", rows, max_batch_size))
+        object.__setattr__(self, "widths", check_ladder("widths", widths, max_model_len))
 
     def widths_of(self, row_bucket: int) -> tuple[int, ...]:
         """The one width ladder that all row buckets share."""
@@ -232,10 +247,10 @@ class StaircaseBuckets(_LadderPolicy):
     ladders: tuple[tuple[int, tuple[int, ...]], ...]
 
     def __init__(self, max_batch_size: int, max_model_len: int, ladders: Mapping[int, Sequence[int]]) -> None:
-        _check_positive("max_batch_size", max_batch_size)
-        _check_positive("max_model_len", max_model_len)
-        rows = _check_ladder("rows", tuple(ladders), max_batch_size)
-        widths = ((r, _check_ladder(f"widths of {r} rows", ladders[r], max_model_len)) for r in rows)
+        check_positive("max_batch_size", max_batch_size)
+        check_positive("max_model_len", max_model_len)
+        rows = check_ladder("rows", tuple(ladders), max_batch_size)
+        widths = ((r, check_ladder(f"widths of {r} rows", ladders[r], max_model_len)) for r in rows)
         object.__setattr__(self, "max_batch_size", max_batch_size)
         object.__setattr__(self, "max_model_len", max_model_len)
         object.__setattr__(self, "ladders", tuple(widths))
@@ -284,8 +299,8 @@ class CaptureList:
         if rows > limits[0] or width > limits[1]:
             raise ValueError(f"the list goes up to {rows}x{width}, beyond the limits {limits[0]}x{limits[1]}")
         object.__setattr__(self, "shapes", listed)
-        object.__setattr__(self, "max_batch_size", _check_positive("max_batch_size", limits[0]))
-        object.__setattr__(self, "max_model_len", _check_positive("max_model_len", limits[1]))
+        object.__setattr__(self, "max_batch_size", check_positive("max_batch_size", limits[0]))
+        object.__setattr__(self, "max_model_len", check_positive("max_model_len", limits[1]))
 
     @property
     def count(self) -> int:
@@ -300,10 +315,30 @@ class CaptureList:
         """The graph a step of `rows` by `width` replays: fewest rows, then least width; None where none covers it."""
         if rows < 1 or width < 1:
             raise ValueError(f"a step has at least one row and one column, got {rows}x{width}")
-        for row_bucket, widths in self._ladders.items():
-            if row_bucket >= rows and widths[-1] >= width:
-                return Shape(row_bucket, bucket_for(width, widths))
-        return None
+        shapes = self.shapes_for_rows(rows)
+        at = bisect_left(shapes, width, key=_width_of)
+        return shapes[at] if at < len(shapes) else None
+
+    def shapes_for_rows(self, rows: int) -> tuple[Shape, ...]:
+        """The graphs that `rows` rows replay as their width grows: `find` is the first wide enough, None past the last.
+
+        Fewest rows first; past that bucket's last width, what the next covering bucket has beyond it. Empty for more
+        rows than any graph has; ValueError below 1.
+        """
+        if rows < 1:
+            raise ValueError(f"a step has at least one row, got {rows}")
+        row_buckets, chains = self._chains
+        return chains[bisect_left(row_buckets, rows)]
+
+    @cached_property
+    def _chains(self) -> tuple[tuple[int, ...], tuple[tuple[Shape, ...], ...]]:
+        """The row buckets and the shapes from each of them on, and an empty chain for rows past the last bucket."""
+        chains: list[tuple[Shape, ...]] = [()]
+        ladders = [tuple(shapes) for _, shapes in groupby(self.shapes, key=_rows_of)]
+        for own in reversed(ladders):
+            beyond = bisect_right(chains[-1], own[-1].width, key=_width_of)
+            chains.append(own + chains[-1][beyond:])
+        return tuple(own[0].rows for own in ladders), tuple(reversed(chains))
 
     def complete(self, max_batch_size: int, max_model_len: int) -> StaircaseBuckets:
         """A policy: the list with the maxima added where they lack. ValueError if a shape is beyond them."""
@@ -344,15 +379,16 @@ def _check_query_len(query_len: int) -> None:
         raise ValueError(f"query_len must be 1 (one token a row), got {query_len}")
 
 
-def _check_positive(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or index(value) < 1:
+def check_positive(name: str, value: int) -> int:
+    """`value` as an int, if it is an integer of at least 1; ValueError, with `name`, where it is not."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or index(value) < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     return index(value)
 
 
-def _check_ladder(name: str, ladder: Sequence[int], maximum: int) -> tuple[int, ...]:
+def check_ladder(name: str, ladder: Sequence[int], maximum: int) -> tuple[int, ...]:
     """`ladder` as a tuple, if it is strictly ascending, positive and ends exactly at `maximum`."""
-    values = tuple(_check_positive(f"a bucket of {name}", value) for value in ladder)
+    values = tuple(check_positive(f"a bucket of {name}", value) for value in ladder)
     if not values:
         raise ValueError(f"{name} is empty: a ladder needs at least one bucket, its maximum {maximum}")
     for before, after in pairwise(values):

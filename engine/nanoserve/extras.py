@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
+
+
+def has_engine() -> bool:
+    """Whether torch is installed; it is not imported."""
+    try:
+        return find_spec("torch") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def import_engine(module: str, what: str) -> ModuleType:

@@ -110,6 +110,32 @@ class Steps:
                 counts[segment.rows, width] = counts.get((segment.rows, width), 0) + 1
         return counts
 
+    def between(self, start_step: int, stop_step: int) -> Steps:
+        """The part of the run whose steps are numbered `start_step` to `stop_step - 1`: segments are cut exactly.
+
+        Raises ValueError for a stop before the start, and where live cells of a segment to be cut cannot grow by `rows`
+        a step.
+        """
+        if stop_step < start_step:
+            raise ValueError(f"a part of a run cannot stop at step {stop_step}, before its start at {start_step}")
+        first = np.maximum(self.start_step, start_step)
+        count = np.minimum(self.start_step + self.steps, stop_step) - first
+        cut = (count > 0) & (count < self.steps)
+        # Sum over n steps of `first_live + j * rows`, solved for `first_live`.
+        first_live, rest = np.divmod(self.live_cells - self.rows * self.steps * (self.steps - 1) // 2, self.steps)
+        uneven = np.flatnonzero(cut & (rest != 0))
+        if uneven.size:
+            at = int(uneven[0])
+            raise ValueError(
+                f"segment {at} cannot be cut: {int(self.live_cells[at])} live cells are not those of "
+                f"{int(self.steps[at])} steps that grow by {int(self.rows[at])} a step"
+            )
+        skipped = first - self.start_step
+        part = count * (first_live + self.rows * skipped) + self.rows * count * (count - 1) // 2
+        live_cells = np.where(cut, part, self.live_cells)
+        columns = (first, self.rows, self.width + skipped, count, live_cells)
+        return Steps(*(column[count > 0] for column in columns))
+
     @classmethod
     def of(cls, segments: list[Segment]) -> Steps:
         """The columns of a list of segments."""

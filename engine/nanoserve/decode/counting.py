@@ -23,6 +23,27 @@ class CompileCount:
 
 
 @torch.no_grad()
+def count_compiles_each(worker: ModelWorker, captures: CaptureList) -> dict[Shape, tuple[int, int]]:
+    """What each shape of a list costs dynamo: its compiles when it is first presented, and its recompiles later.
+
+    One compiled step serves the whole list, so that each shape is compiled once however many policies share it. The
+    second presentation is after the set is closed and must compile nothing.
+    """
+    reset_dynamo()
+    runner = CompiledDecode(worker.decoder, worker.cache.pool, captures, backend="count")
+    with quiet_dynamo():
+        first = {shape: _compiles_of(shape, worker, runner) for shape in captures.shapes}
+        runner.region.close()
+        return {shape: (count, _compiles_of(shape, worker, runner)) for shape, count in first.items()}
+
+
+def _compiles_of(shape: Shape, worker: ModelWorker, runner: CompiledDecode) -> int:
+    before = runner.region.compiles
+    worker.prepare_shape(shape, runner)
+    return runner.region.compiles - before
+
+
+@torch.no_grad()
 def count_compiles(
     worker: ModelWorker, shapes: Iterable[Shape], policy: DecodePolicy | CaptureList | None, *, dynamic: str = "off"
 ) -> CompileCount:
