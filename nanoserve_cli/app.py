@@ -11,8 +11,10 @@ from nanoserve_cli.commands.capture import capture
 from nanoserve_cli.commands.compare import compare
 from nanoserve_cli.commands.fetch import fetch
 from nanoserve_cli.commands.generate import generate
+from nanoserve_cli.commands.plot import plot
 from nanoserve_cli.commands.sweep import sweep
 from nanoserve_cli.console import EXIT_CODES, EXIT_INTERRUPTED
+from nanoserve_cli.options import Command
 
 app = typer.Typer(
     name="nanoserve",
@@ -24,8 +26,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, sweep, compare, capture, fetch, generate):
-    app.command(epilog=EXIT_CODES)(command)
+for command in (bench, sweep, plot, compare, capture, fetch, generate):
+    app.command(cls=Command, epilog=EXIT_CODES)(command)
 
 
 def _print_version(asked: bool) -> None:

@@ -30,7 +30,10 @@ class RunUnsound(GateError):
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How the engines of a comparison are built. `decoder` None plans without weights."""
+    """How the engines of a comparison are built. `decoder` None plans without weights.
+
+    `count_compiles` presents the shapes of a run that compiles nothing itself to dynamo afterwards.
+    """
 
     policy: DecodePolicy | CaptureList
     decoder: Decoder | None
@@ -40,6 +43,7 @@ class EngineSettings:
     check_inert: bool = False
     allow_partial: bool = False
     audit: bool = False
+    count_compiles: bool = True
 
     def build(self, *, bucketed: bool) -> Engine:
         """An engine for one mode."""
@@ -213,7 +217,7 @@ def _shapes_needed(workload: Workload, settings: EngineSettings, clock: ClockSet
 
 
 def _compiled(engine: Engine, settings: EngineSettings, replay: Replay, *, bucketed: bool) -> CompileCount | None:
-    """Compiles of the run itself, or else those of a counting pass over the shapes it presented, if these are few."""
+    """Compiles of the run itself, or else those of a counting pass over the shapes it presented, if asked and few."""
     from nanoserve.decode.compiled import CompiledDecode
     from nanoserve.decode.counting import CompileCount, count_compiles
     from nanoserve.model_worker import ModelWorker
@@ -223,7 +227,8 @@ def _compiled(engine: Engine, settings: EngineSettings, replay: Replay, *, bucke
     if isinstance(worker.runner, CompiledDecode):
         region = worker.runner.region
         return CompileCount(len(region.distinct), region.compiles, region.recompiles, region.abandoned)
-    if settings.runner.runner == "graphs" or (bucketed and len(replay.presented) > CAPTURE_LIMIT):
+    uncounted = settings.runner.runner == "graphs" or not settings.count_compiles
+    if uncounted or (bucketed and len(replay.presented) > CAPTURE_LIMIT):
         return None
     policy = settings.policy if bucketed else None
     return count_compiles(

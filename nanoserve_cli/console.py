@@ -50,7 +50,7 @@ def show(table: Table) -> None:
     wide = _console(stderr=False, width=_console(stderr=False, width=10_000).measure(table).maximum)
     with wide.capture() as drawn:
         if title is not None:
-            wide.print(Text(str(title), style="bold"))
+            wide.print(Text(str(title), style="bold"), soft_wrap=True)
         wide.print(table)
     with plain.capture() as below:
         if caption is not None:
@@ -95,7 +95,11 @@ def progress_bar(requests: int | None, *, quiet: bool) -> Iterator[Callable[[str
     console = err()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(
-        *columns, console=console, transient=True, disable=quiet or requests is None or not console.is_terminal
+        *columns,
+        console=console,
+        transient=True,
+        disable=quiet or requests is None or not console.is_terminal,
+        speed_estimate_period=3600,  # what ends once in minutes has an ETA too
     ) as progress:
         tasks: dict[str, TaskID] = {}
 

@@ -1,7 +1,7 @@
 """Results on disk: rows that survive whoever is killed while writing them, read back with their types.
 
 The one format is CSV with `columns.COLUMNS`. A row is there from the moment it was made; what a kill left of one is
-closed by the next append and left out, counted, when it is read.
+closed by the next append, so that it can never be taken for a whole one, and is left out, counted, when it is read.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
                 file.truncate(0)
                 file.write(_HEADER)
             file.seek(0)
-            file.write(_closing(file.read()) + line.encode())
+            content = file.read()
+            cut = _cut_cell(content)
+            file.truncate(len(content) - cut)
+            file.write(_closing(content[: len(content) - cut]) + line.encode())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -112,34 +115,53 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_rows(path: Path) -> tuple[list[dict[str, str]], int]:
-    """The rows of a results file as text, and how many lines a kill had cut short.
+    """The rows of a results file as text, and how many lines a kill had cut short: one without its end is no row.
 
-    Raises RecordsError where it cannot be read or has another header; the message says which schema it is of.
+    Raises RecordsError where it cannot be read or has another header, OtherSchema where that is of another version.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.reader(file))
+            text = file.read()
+        lines = list(csv.reader(io.StringIO(text, newline="")))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise RecordsError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if not lines:
-        raise RecordsError(f"{path}: is empty: there is no row to read")
+    if not text.endswith("\n") and _HEADER.decode().startswith(text):
+        return [], len(lines)
     header, body = lines[0], [line for line in lines[1:] if line]
     if tuple(header) != RUN_COLUMNS:
-        if header and header[0] == "schema_version":
-            found = body[0][0] if body else "another version"
-            raise OtherSchema(
-                f"{path}: is of results schema {found}, this nanoserve reads {SCHEMA_VERSION}: make it again"
-            )
-        raise RecordsError(
-            f"{path}: is no results file: its first line is not the header `nanoserve sweep --out` writes"
-        )
-    whole = [line for line in body if len(line) == len(RUN_COLUMNS) and line[0] == str(SCHEMA_VERSION)]
+        raise _other_header(path, header, body)
+    ended = body if text.endswith("\n") else body[:-1]
+    whole = [line for line in ended if len(line) == len(RUN_COLUMNS) and line[0] == str(SCHEMA_VERSION)]
     return [dict(zip(RUN_COLUMNS, line, strict=True)) for line in whole], len(body) - len(whole)
 
 
-def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
-    """A row of text with the types of its columns; None where a cell is empty. ValueError where one is of no type."""
-    return {column.name: _PARSERS[column.dtype](text) if (text := row[column.name]) else None for column in COLUMNS}
+def _other_header(path: Path, header: Sequence[str], body: Sequence[Sequence[str]]) -> RecordsError:
+    if header[:1] == ["schema_version"]:
+        found = body[0][0] if body else "another version"
+        return OtherSchema(
+            f"{path}: is of results schema {found}, this nanoserve reads {SCHEMA_VERSION}: make it again"
+        )
+    return RecordsError(f"{path}: is no results file: its first line is not the header `nanoserve sweep --out` writes")
+
+
+def measured_rows(path: Path) -> tuple[list[dict[str, str]], int]:
+    """The same of a file that must have a row. Raises RecordsError, too, where it has none."""
+    rows, cut = read_rows(path)
+    if not rows:
+        raise RecordsError(f"{path}: holds no whole row: nothing was measured")
+    return rows, cut
+
+
+def parse_row(row: Mapping[str, str], path: Path) -> dict[str, Any]:
+    """A row of `path` with the types of its columns; None where a cell is empty. RecordsError for one of no type."""
+    return {column.name: _parsed(row[column.name], column, path) for column in COLUMNS}
+
+
+def _parsed(text: str, column: Column, path: Path) -> Any:
+    try:
+        return _PARSERS[column.dtype](text) if text else None
+    except (ValueError, KeyError):
+        raise RecordsError(f"{path}: column {column.name} holds {text!r}, which is no {column.dtype}") from None
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
@@ -157,9 +179,7 @@ def read_results(path: Path) -> DataFrame:
     """
     import pandas as pd
 
-    rows, cut = read_rows(path)
-    if not rows:
-        raise RecordsError(f"{path}: has a header and no whole row: nothing was measured")
+    rows, cut = measured_rows(path)
     texts = pd.DataFrame(rows, columns=list(RUN_COLUMNS), dtype="string").replace("", pd.NA)
     frame = pd.DataFrame({column.name: _typed(path, column, texts[column.name]) for column in COLUMNS})
     frame.attrs["cut"] = cut
@@ -181,6 +201,15 @@ def _check_header(path: Path, first: bytes) -> None:
         raise RecordsError(
             f"{path}: has other columns than schema {SCHEMA_VERSION}: move it away or choose another --out"
         )
+
+
+def _cut_cell(content: bytes) -> int:
+    """How many bytes at the end are of a cell that was cut short, its comma included, if a row was.
+
+    They go, lest the row look whole where all but the end of its last cell had been written.
+    """
+    last_line = content[content.rfind(b"\n") + 1 :]
+    return len(last_line) - last_line.rfind(b",") if b"," in last_line else 0
 
 
 def _closing(content: bytes) -> bytes:

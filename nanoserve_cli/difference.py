@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, isinf
 from pathlib import Path
 from typing import Any
 
 from nanoserve_cli.columns import COLUMNS, KEY_COLUMNS, Column
 from nanoserve_cli.console import NotComparable
-from nanoserve_cli.csv_file import OtherSchema, RecordsError, parse_row, read_rows
+from nanoserve_cli.csv_file import OtherSchema, measured_rows, parse_row
 
 Key = tuple[str, ...]
 COMPARED = tuple(column for column in COLUMNS if column.kind == "count")
@@ -17,7 +18,7 @@ COMPARED = tuple(column for column in COLUMNS if column.kind == "count")
 
 @dataclass(frozen=True)
 class Change:
-    """One count of one point that is not what it was."""
+    """One count of one point that is not what it was; `before` or `after` is None where it was not measured."""
 
     point: str
     column: Column
@@ -26,24 +27,41 @@ class Change:
 
     @property
     def relative(self) -> float | None:
-        """`after / before - 1`; None where that is no number."""
+        """`after / before - 1`, infinite from 0; None of a text or of what one file lacks."""
         if isinstance(self.before, str) or isinstance(self.after, str) or None in (self.before, self.after):
             return None
         if self.before == 0:
-            return float("inf") if self.after > 0 else float("-inf")
+            return inf if self.after > 0 else -inf
         return float(self.after / self.before - 1)
 
     @property
-    def worse(self) -> float:
-        """How much worse, as a share of the old figure: negative where it is better, infinite where one is missing."""
-        if self.relative is None:
-            return float("inf")
-        return {"lower": self.relative, "higher": -self.relative, "": abs(self.relative)}[self.column.better]
+    def worse(self) -> float | None:
+        """By how much it is worse, as a share of the old figure: negative where it is better.
+
+        None where no change is good or bad: a count that says which run it was, a text, or what one file lacks.
+        """
+        if self.relative is None or not self.column.better:
+            return None
+        return self.relative if self.column.better == "lower" else -self.relative
+
+    @property
+    def verdict(self) -> str:
+        """The change in a word or two; a text follows from the figures and has none of its own."""
+        if self.column.dtype == "string":
+            return ""
+        if None in (self.before, self.after):
+            return "only after" if self.before is None else "only before"
+        if self.worse is None:
+            return "another run"
+        return "worse" if self.worse > 0 else "better"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """`changes` of `points` points, worst first; `counts` figures were compared."""
+    """`changes` of `points` points; `counts` figures were compared, those that neither file has left out.
+
+    The worst are first; before them is what says that the runs themselves are not the same, last are texts.
+    """
 
     points: int
     counts: int
@@ -59,17 +77,21 @@ def difference(before: Path, after: Path) -> Difference:
     old, new = _by_key(before), _by_key(after)
     _check_same_points(before, old, new)
     _check_same_points(after, new, old)
-    changes = []
+    counts, changes = 0, []
     for key, row in old.items():
-        _check_same_trace(key, row, new[key])
-        was, now = parse_row(row), parse_row(new[key])
-        changes += [
-            Change(describe(row), column, was[column.name], now[column.name])
-            for column in COMPARED
-            if was[column.name] != now[column.name]
-        ]
-    changes.sort(key=lambda change: -change.worse)
-    return Difference(len(old), len(old) * len(COMPARED), tuple(changes))
+        _check_same_trace(row, new[key])
+        was, now = parse_row(row, before), parse_row(new[key], after)
+        for column in COMPARED:
+            counts += (was[column.name], now[column.name]) != (None, None)
+            if was[column.name] != now[column.name]:
+                changes.append(Change(describe(row), column, was[column.name], now[column.name]))
+    return Difference(len(old), counts, tuple(sorted(changes, key=_order)))
+
+
+def _order(change: Change) -> float:
+    if change.column.dtype == "string":
+        return inf
+    return -inf if change.worse is None else -change.worse
 
 
 def describe(row: dict[str, str]) -> str:
@@ -81,21 +103,27 @@ def describe(row: dict[str, str]) -> str:
 
 def _by_key(path: Path) -> dict[Key, dict[str, str]]:
     try:
-        rows, _ = read_rows(path)
+        rows, _ = measured_rows(path)
     except OtherSchema as error:
         raise NotComparable(str(error)) from None
-    if not rows:
-        raise RecordsError(f"{path}: has a header and no whole row: nothing was measured")
     return {tuple(row[name] for name in KEY_COLUMNS): row for row in rows}
 
 
 def _check_same_points(path: Path, mine: dict[Key, dict[str, str]], theirs: dict[Key, dict[str, str]]) -> None:
     only = [key for key in mine if key not in theirs]
     if only:
-        raise NotComparable(f"{len(only)} of {len(mine)} points are in {path} alone: {describe(mine[only[0]])}")
+        other = min((_differing(only[0], key) for key in theirs), key=len)
+        raise NotComparable(
+            f"{len(only)} of {len(mine)} points are in {path} alone: {describe(mine[only[0]])} (the nearest of the "
+            f"other file differs in {', '.join(other)})"
+        )
 
 
-def _check_same_trace(key: Key, before: dict[str, str], after: dict[str, str]) -> None:
+def _differing(one: Key, other: Key) -> list[str]:
+    return [name for name, a, b in zip(KEY_COLUMNS, one, other, strict=True) if a != b]
+
+
+def _check_same_trace(before: dict[str, str], after: dict[str, str]) -> None:
     if before["trace_sha256"] != after["trace_sha256"]:
         raise NotComparable(
             f"{describe(before)} is of another trace: sha256 {before['trace_sha256'][:12] or 'none'} and "
@@ -106,16 +134,11 @@ def _check_same_trace(key: Key, before: dict[str, str], after: dict[str, str]) -
 def cells(change: Change) -> Sequence[str]:
     """A change as text: point, count, before, after, by how much, and whether that is worse."""
     relative = change.relative
-    share = "" if relative is None else "from 0" if abs(relative) == float("inf") else f"{relative:+.2%}"
-    direction = "worse" if change.worse > 0 else "better"
-    return (
-        change.point,
-        change.column.name,
-        _figure(change.before),
-        _figure(change.after),
-        share,
-        direction if change.column.better else "another run",
-    )
+    share = "" if relative is None else "from 0" if isinf(relative) else f"{relative:+.2%}"
+    before, after = _figure(change.before), _figure(change.after)
+    if before == after:
+        before, after = repr(change.before), repr(change.after)
+    return change.point, change.column.name, before, after, share, change.verdict
 
 
 def _figure(value: Any) -> str:

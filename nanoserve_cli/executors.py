@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -69,8 +70,8 @@ class Processes:
     """`jobs` processes of this machine, each with its share of the cores as OMP_NUM_THREADS unless that is set.
 
     Each is asked for one item at a time over a pipe of its own, so its death names its item and costs no other.
-    It is spawned, as a forked process could not use CUDA, ignores the terminal's Ctrl-C, and can have no
-    multiprocessing children. ValueError for fewer than one process or negative retries.
+    It is spawned, as a forked process could not use CUDA (so a script that comes here guards its `__main__`), ignores
+    the terminal's Ctrl-C, and has no multiprocessing children. ValueError for no process or negative retries.
     """
 
     jobs: int
@@ -105,6 +106,8 @@ class Processes:
         finally:
             for worker in busy:
                 worker.kill()
+            for worker in idle:
+                worker.dismiss()
             for worker in (*idle, *busy):
                 worker.end()
 
@@ -117,8 +120,8 @@ class RayCluster:
     the run. A Ray that this process is connected to already is used as it is, and only what was started here is
     shut down. Workers started here find modules where this process does; a cluster that is joined has nanoserve and
     the function's module installed on every machine. Ray sets OMP_NUM_THREADS to `num_cpus` unless it is set, and
-    shows an item no GPU that it did not ask for. A lost worker's item is sent again from here and not by Ray, whose
-    own retries are silent. ValueError for negative amounts or retries.
+    shows an item that asks for GPUs only its own. A lost worker's item is sent again from here and not by Ray,
+    whose own retries are silent. ValueError for negative amounts or retries.
     """
 
     address: str | None = None
@@ -271,9 +274,13 @@ class _Worker:
         """Ends the process, whatever it does."""
         self._process.kill()
 
-    def end(self) -> int:
-        """Waits until the process has ended, which the end of the pipe asks of an idle one. Returns its exit code."""
+    def dismiss(self) -> None:
+        """Has the process end by itself as soon as it is idle."""
         self.pipe.close()
+
+    def end(self) -> int:
+        """Dismisses the process, waits until it has ended, and returns its exit code."""
+        self.dismiss()
         self._process.join(_GRACE_S)
         if self._process.is_alive():
             self._process.kill()
@@ -358,10 +365,24 @@ def _connected(ray: Any, address: str) -> Iterator[bool]:
             with _environment("PYTHONPATH", os.pathsep.join(path or os.getcwd() for path in sys.path)):
                 ray.init(address, include_dashboard=False, **quiet)
         else:
+            _check_answers(address)
             ray.init(address, **quiet)
         yield address == "local"
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raises ConnectionError where nothing listens at `host:port`: Ray would try for a quarter of an hour."""
+    if address == "auto":  # Ray looks for a cluster of this machine, and says at once that there is none
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or int(port) > 0xFFFF:
+        raise ValueError(f"a Ray cluster's address is host:port, auto or local, got {address!r}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_GRACE_S).close()
+    except OSError as error:
+        raise ConnectionError(f"no Ray cluster answers at {address}: {error.strerror or error}") from None
 
 
 def _get(ray: Any, reference: Any) -> _Answer:
@@ -371,8 +392,10 @@ def _get(ray: Any, reference: Any) -> _Answer:
         answer: _Answer = ray.get(reference)
     except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError) as error:
         raise _WorkerLost(f"its Ray worker was lost ({type(error).__name__})") from None
+    except errors.RayTaskError as error:  # not even `_run_packed` was found: a traceback, whose last line says why
+        return None, f"RayTaskError: {str(error).splitlines()[-1]}"
     except errors.RayError as error:
-        return None, _one_line(getattr(error, "cause", None) or error)
+        return None, _one_line(error)
     return answer
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
 from nanoserve.buckets import CaptureList, DecodeBuckets
+from nanoserve.decode import RunnerOptions
 from nanoserve.gates import CAPTURE_LIMIT
 from nanoserve.ladders import capture_list, completed, row_ladder, width_ladder
 from nanoserve_cli.traffic import TrafficOptions
 
 PLACES = ("trace_dir",)
 """Fields of the traffic that say where a file is found, not what it holds."""
+
+Setting = tuple[int, int, str, str]
+"""A model length, a batch, a row rule and a width rule."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +34,14 @@ class Lockstep:
 
     @property
     def label(self) -> str:
-        """Its name in a table."""
-        return (
-            f"lockstep-{self.steps}"
-            if self.rows == 3 and self.prompt == 16
-            else (f"lockstep-{self.rows}x{self.prompt}+{self.steps}")
-        )
+        """Its name in a table: `lockstep-STEPS` as in a bench, with its rows and prompt where they are others."""
+        usual = (self.rows, self.prompt) == (Lockstep.rows, Lockstep.prompt)
+        return f"lockstep-{self.steps}" if usual else f"lockstep-{self.rows}x{self.prompt}+{self.steps}"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """How points are run where they are run: the model, what runs a step, and on what."""
+    """Whose steps are compiled, billed and run, what runs them, and on what. ValueError for an unknown runner."""
 
     model: str = "tiny"
     runner: str = "eager"
@@ -46,10 +49,16 @@ class Measurement:
     device: str = "auto"
     dtype: str = "auto"
 
+    def __post_init__(self) -> None:
+        RunnerOptions(self.runner, self.compile_backend)
+
 
 @dataclass(frozen=True)
 class Point:
-    """One traffic under one policy. `completed` is false for a list as its system has it, without its maxima."""
+    """One traffic under one policy. `completed` is false for a list as its system has it, without its maxima.
+
+    `measurement` is None where nothing is run, and `repeats` is then 1.
+    """
 
     traffic: Lockstep | TrafficOptions
     max_batch_size: int
@@ -65,9 +74,26 @@ class Point:
     @property
     def label(self) -> str:
         """Its traffic and settings in a line."""
-        traffic = self.traffic.label if isinstance(self.traffic, Lockstep) else self.traffic.source or "synthetic"
+        source = self.traffic.label if isinstance(self.traffic, Lockstep) else self.traffic.source or "synthetic"
         form = "" if self.completed else " as it is"
-        return f"{traffic} {self.max_batch_size}x{self.max_model_len} {self.rows_ladder} {self.width_ladder}{form}"
+        limits = f"{self.max_batch_size}x{self.max_model_len}"
+        return f"{self.workload(source)} {limits} {self.rows_ladder} {self.width_ladder}{form}"
+
+    def workload(self, source: str) -> str:
+        """The traffic in words: `source`, and what of it is asked for."""
+        settings = "" if isinstance(self.traffic, Lockstep) else self.traffic.settings
+        return f"{source} {settings}".rstrip()
+
+    @cached_property
+    def ladders(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Its row and width buckets as the two rules have them, before a maximum is added."""
+        return row_ladder(self.rows_ladder, self.max_batch_size), width_ladder(self.width_ladder, self.max_model_len)
+
+    @property
+    def lacks_maxima(self) -> bool:
+        """Whether a ladder ends below its maximum, so that there are steps off the list until it is completed."""
+        rows, widths = self.ladders
+        return (rows[-1], widths[-1]) != (self.max_batch_size, self.max_model_len)
 
     def policy(self) -> DecodeBuckets | CaptureList:
         """What decode steps run under."""
@@ -84,7 +110,7 @@ class Point:
             "completed": self.completed,
             "clock": "virtual",
             "step_time": self.step_time,
-            "repeats": self.repeats,
+            "repeats": None if self.measurement is None else self.repeats,
         }
 
     def config_hash(self, **more: Any) -> str:
@@ -97,10 +123,7 @@ class Point:
 
 @dataclass(frozen=True)
 class SweepSpec:
-    """What to sweep. The five lists make the grid; the rest is the same for every point.
-
-    Raises ValueError for an empty list, lists that cannot be linked, or limits and ladders that do not go together.
-    """
+    """What to sweep. The five lists make the grid; the rest is the same for every point."""
 
     traffic: tuple[Lockstep | TrafficOptions, ...] = (Lockstep(),)
     max_model_len: tuple[int, ...] = (8192,)
@@ -113,21 +136,35 @@ class SweepSpec:
     repeats: int = 1
     budget_graphs: int = CAPTURE_LIMIT
     budget_mib: float | None = None
+    host_only: bool = False
     measure: bool = False
     measure_compiles: bool | None = None
     measurement: Measurement = Measurement()
 
-    def points(self) -> tuple[Point, ...]:
-        """Every point in the grid's order: by traffic, model length, batch, row ladder, width ladder, and form."""
-        return tuple(
-            point for traffic in self.traffic for setting in self._settings() for point in self._forms(traffic, setting)
-        )
+    @property
+    def has_recorded_traffic(self) -> bool:
+        """Whether a trace is looked up."""
+        return any(isinstance(traffic, TrafficOptions) and traffic.source is not None for traffic in self.traffic)
 
-    def _settings(self) -> Iterator[tuple[int, int, str, str]]:
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """Every point in the grid's order: by traffic, model length, batch, row ladder, width ladder, and form.
+
+        Raises ValueError for an empty list, lists that cannot be linked, a point that is there twice, and limits,
+        ladders and traffic that do not go together.
+        """
+        settings = tuple(self._settings())
+        points = tuple(
+            point for traffic in self.traffic for setting in settings for point in self._forms(traffic, setting)
+        )
+        if not points:
+            raise ValueError("one of the lists is empty: the grid has no point")
+        if twice := [point for point, times in Counter(points).items() if times > 1]:
+            raise ValueError(f"the grid has a point twice: {twice[0].label}")
+        return points
+
+    def _settings(self) -> Iterator[Setting]:
         lists = (self.max_model_len, self.max_batch, self.rows_ladder, self.width_ladder)
-        for name, values in zip(("max_model_len", "max_batch", "rows_ladder", "width_ladder"), lists, strict=True):
-            if not values:
-                raise ValueError(f"{name} lists nothing: the grid has no point")
         if not self.link:
             return iter(product(*lists))
         longest = max(map(len, lists))
@@ -138,13 +175,10 @@ class SweepSpec:
             )
         return zip(*(values * longest if len(values) == 1 else values for values in lists), strict=True)
 
-    def _forms(self, traffic: Lockstep | TrafficOptions, setting: tuple[int, int, str, str]) -> Iterator[Point]:
+    def _forms(self, traffic: Lockstep | TrafficOptions, setting: Setting) -> Iterator[Point]:
         """A complete ladder is one point; one that lacks its maxima is two: as its system has it, and completed."""
         max_model_len, max_batch, rows, widths = setting
         _check_fits(traffic, max_batch, max_model_len)
-        whole = (
-            row_ladder(rows, max_batch)[-1] == max_batch and width_ladder(widths, max_model_len)[-1] == max_model_len
-        )
         point = Point(
             traffic=traffic,
             max_batch_size=max_batch,
@@ -157,7 +191,7 @@ class SweepSpec:
             repeats=self.repeats,
             measurement=self.measurement if self.measure else None,
         )
-        if not whole:
+        if point.lacks_maxima:
             yield replace(point, completed=False)
         yield point
 
@@ -166,12 +200,13 @@ def _check_fits(traffic: Lockstep | TrafficOptions, max_batch: int, max_model_le
     if not isinstance(traffic, Lockstep):
         return
     if traffic.rows > max_batch:
-        raise ValueError(f"a lockstep run of {traffic.rows} rows does not fit max_batch {max_batch}")
-    if traffic.prompt + traffic.steps > max_model_len:
         raise ValueError(
-            f"a prompt of {traffic.prompt} and {traffic.steps} steps need {traffic.prompt + traffic.steps} slots, "
-            f"max_model_len is {max_model_len}"
+            f"a lockstep run of {traffic.rows} rows does not fit max_batch {max_batch}: ask for fewer rows or a larger "
+            "max_batch"
         )
-
-
-SPEC_FIELDS = tuple(field.name for field in fields(SweepSpec))
+    needed = traffic.prompt + traffic.steps
+    if needed > max_model_len:
+        raise ValueError(
+            f"a prompt of {traffic.prompt} and {traffic.steps} steps need {needed} slots, max_model_len is "
+            f"{max_model_len}: ask for fewer steps or a larger max_model_len"
+        )

@@ -6,18 +6,33 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
-from nanoserve.ladders import ROW_LADDERS, WIDTH_RULES
-from nanoserve.step_time import FORMS as STEP_TIMES
 from nanoserve_cli.workload.formats import FORMATS
 
 LOCKSTEP, TRAFFIC, ENGINE, CLOCK, OUTPUT = "Lockstep run", "Traffic", "Engine", "Clock", "Output"
-GRID, BUDGET, MEASURE = "Grid", "Budget", "Measurement"
+GRID, BUDGET, COMPILES, MEASURE = "Grid", "Budget", "Compiles and captures", "Measurement"
 
 
 def in_panel(panel: str, *flags: str, help: str, **more: Any) -> Any:
     """An option in a panel of the help."""
     return typer.Option(*flags, help=help, rich_help_panel=panel, **more)
+
+
+class Command(TyperCommand):
+    """A command whose help names in braces what the library lists: that is imported when the help is asked for."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Fills in the lists."""
+        late = [parameter for parameter in self.params if "{" in (getattr(parameter, "help", None) or "")]
+        if late:
+            from nanoserve.ladders import ROW_LADDERS, WIDTH_RULES
+            from nanoserve.step_time import FORMS
+
+            lists = {"row_ladders": ", ".join(ROW_LADDERS), "width_rules": WIDTH_RULES, "step_times": FORMS}
+            for parameter in late:
+                parameter.help = parameter.help.format_map(lists)  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
 
 
 def _target(text: str) -> Path:
@@ -152,14 +167,15 @@ WidthMultiples = Annotated[
     in_panel(GRID, "--width-multiple", help="Width buckets are the multiples of each; a list.", show_default="128"),
 ]
 WidthLadders = Annotated[
-    str | None, in_panel(GRID, "--width-ladder", help=f"Width rules, a list of {WIDTH_RULES}; beside --width-multiple.")
+    str | None,
+    in_panel(GRID, "--width-ladder", help="Other width rules, a list: each is {width_rules}."),
 ]
 RowsLadders = Annotated[
     str | None,
     in_panel(
         GRID,
         "--rows-ladder",
-        help=f"Row ladders, a list of list:A,B,C or {', '.join(ROW_LADDERS)}.",
+        help="Row rules, a list: each is {row_ladders} or list:A,B,C.",
         show_default="pow2",
     ),
 ]
@@ -169,6 +185,7 @@ MaxModelLens = Annotated[
 ]
 Link = Annotated[bool, in_panel(GRID, "--link", help="Pair the lists entry by entry instead of taking their product.")]
 DryRun = Annotated[bool, in_panel(GRID, "--dry-run", help="Print the points and stop.")]
+LockstepSteps = Annotated[int | None, in_panel(LOCKSTEP, help="Decode steps.", show_default="512", min=1)]
 Sources = Annotated[
     list[str] | None,
     in_panel(TRAFFIC, "--from", "--trace", help="A recorded trace, file or key of `nanoserve fetch`; may be repeated."),
@@ -177,25 +194,36 @@ TraceFormat = Annotated[
     str | None,
     in_panel(TRAFFIC, help=f"Read traces as this, not as they say: {', '.join(known.name for known in FORMATS)}."),
 ]
-StepTime = Annotated[str | None, in_panel(CLOCK, help=f"How long a step lasts: {STEP_TIMES}.", show_default="25")]
+StepTime = Annotated[str | None, in_panel(CLOCK, help="How long a step lasts: {step_times}", show_default="25")]
 BudgetGraphs = Annotated[int | None, in_panel(BUDGET, help="Graphs a list may have.", show_default="64", min=1)]
 BudgetMib = Annotated[float | None, in_panel(BUDGET, help="MiB its graphs may take, as predicted.", min=0)]
+SweepHostOnly = Annotated[
+    bool, in_panel(COMPILES, "--host-only", help="Arithmetic only: no torch, no compiles, no MiB.")
+]
 MeasureCompiles = Annotated[
     bool | None,
     in_panel(
-        MEASURE,
+        COMPILES,
         "--measure-compiles/--no-measure-compiles",
-        help="Count dynamo's compiles, each distinct shape once.",
-        show_default="where there are at most 64",
+        help="Count dynamo's compiles, each shape once.",
+        show_default="up to 64 shapes",
     ),
+]
+SweepModel = Annotated[
+    str | None,
+    in_panel(MEASURE, "--model", help="Whose step is compiled, priced in MiB and run.", show_default="tiny"),
+]
+SweepDevice = Annotated[
+    str | None, in_panel(MEASURE, "--device", help="auto is CUDA where there is one, else cpu.", show_default="auto")
+]
+SweepDtype = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16"] | None,
+    in_panel(MEASURE, "--dtype", help="auto is float32 on a CPU, else the checkpoint's.", show_default="auto"),
 ]
 Measure = Annotated[bool, in_panel(MEASURE, "--measure", help="Run every point too: step times, captures. Slow.")]
 Repeats = Annotated[
     int | None,
     in_panel(MEASURE, help="Runs of a point; times are medians, counts must be equal.", show_default="1", min=1),
-]
-SweepModel = Annotated[
-    str | None, in_panel(MEASURE, "--model", help="Whose step is compiled, billed and run.", show_default="tiny")
 ]
 SweepRunner = Annotated[
     Literal["eager", "compiled", "graphs"] | None,
@@ -204,13 +232,6 @@ SweepRunner = Annotated[
 SweepBackend = Annotated[
     Literal["count", "inductor"] | None,
     in_panel(MEASURE, "--compile-backend", help="Of --runner compiled.", show_default="count"),
-]
-SweepDevice = Annotated[
-    str | None, in_panel(MEASURE, "--device", help="auto is CUDA where there is one, else cpu.", show_default="auto")
-]
-SweepDtype = Annotated[
-    Literal["auto", "float32", "bfloat16", "float16"] | None,
-    in_panel(MEASURE, "--dtype", help="auto is float32 on a CPU.", show_default="auto"),
 ]
 ExecutorName = Annotated[
     Literal["local", "ray"],
@@ -239,14 +260,17 @@ def flags_given(context: typer.Context) -> dict[str, str | None]:
     }
 
 
-def parse_list(text: str, what: str) -> tuple[int, ...]:
-    """`"8,64"` as `(8, 64)`. ValueError, naming `what`, for an entry that is no positive integer or stands twice."""
+def parse_list(text: str, what: str, *, distinct: bool = True) -> tuple[int, ...]:
+    """`"8,64"` as `(8, 64)`. ValueError, naming `what`, for an entry that is no positive integer.
+
+    And for one that stands twice where all must be `distinct`.
+    """
     values = []
     for entry in text.split(","):
         if not entry.strip().isdecimal() or int(entry) < 1:
             raise ValueError(f"{what} takes integers of at least 1 with commas between, got {text!r}")
         values.append(int(entry))
-    if len(set(values)) != len(values):
+    if distinct and len(set(values)) != len(values):
         raise ValueError(f"{what} names a value twice: {text!r}")
     return tuple(values)
 

@@ -2,66 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nanoserve.pricing import RunCost, StepsIndex
 from nanoserve.simulate import simulate
 from nanoserve.step_time import FixedStep, parse_step_time
-from nanoserve.steps import Steps
 from nanoserve.workload import Workload
-from nanoserve_cli.grid import Lockstep, Point
-from nanoserve_cli.traffic import Traffic, TrafficOptions, load_traffic
-from nanoserve_cli.workload.limits import fit_to
+from nanoserve_cli.grid import Lockstep, Point, SweepSpec
+from nanoserve_cli.traffic import Requests, Traffic, TrafficOptions, read_requests
+
+Asked = Lockstep | TrafficOptions
 
 
 @dataclass(frozen=True)
 class Priced:
-    """One point and what it costs, exactly. `requests` were replayed; all of them finish under the virtual clock."""
+    """One point and what it costs, exactly. All requests of the traffic run and finish: the clock is virtual."""
 
     point: Point
     traffic: Traffic
     cost: RunCost
 
     @property
-    def requests(self) -> int:
-        """How many requests ran."""
-        return len(self.traffic.workload)
+    def workload(self) -> str:
+        """The traffic in words, as it was found."""
+        return self.point.workload(self.traffic.label)
+
+    @property
+    def trace_sha256(self) -> str | None:
+        """Of the trace's file; None where requests were drawn."""
+        return None if self.traffic.trace is None else self.traffic.trace.sha256
 
 
 class Pricer:
-    """Prices points, remembering what they share: the requests of a traffic, and their steps under a pair of limits."""
+    """Prices points, remembering what they share: requests, those that fit a model length, and their steps."""
 
     def __init__(self) -> None:
-        self._traffic: dict[tuple[Lockstep | TrafficOptions, int], Traffic] = {}
-        self._indices: dict[tuple[Lockstep | TrafficOptions, int, int, str], StepsIndex] = {}
+        self._requests: dict[Asked, Requests] = {}
+        self._traffic: dict[tuple[Asked, int], Traffic] = {}
+        self._indices: dict[tuple[Asked, int, int, str], StepsIndex] = {}
 
-    def traffic(self, asked: Lockstep | TrafficOptions, max_model_len: int) -> Traffic:
-        """The requests, fitted to a model length. Raises what `load_traffic` raises."""
+    def traffic(self, asked: Asked, max_model_len: int) -> Traffic:
+        """The requests, fitted to a model length. Raises what `load` raises."""
         key = (asked, max_model_len)
         if key not in self._traffic:
-            self._traffic[key] = load(asked, max_model_len)
+            if asked not in self._requests:
+                self._requests[asked] = _requests(asked)
+            self._traffic[key] = _fitted(asked, self._requests[asked], max_model_len)
         return self._traffic[key]
 
     def price(self, point: Point) -> Priced:
-        """What a point costs. Under a step time that looks at the shape the traffic is simulated for its policy."""
+        """What a point costs. Raises what `load` raises, ValueError, naming the point, for a run that is too long."""
         traffic = self.traffic(point.traffic, point.max_model_len)
-        policy = point.policy()
-        step_time = parse_step_time(point.step_time)
+        try:
+            return Priced(point, traffic, self._cost(point, traffic.workload))
+        except ValueError as error:
+            raise ValueError(f"{point.label}: {error}") from None
+
+    def _cost(self, point: Point, workload: Workload) -> RunCost:
+        """Under a step time that looks at the shape, the traffic is simulated anew for every policy."""
+        policy, step_time = point.policy(), parse_step_time(point.step_time)
         if not isinstance(step_time, FixedStep):
-            steps = simulate(traffic.workload, point.max_batch_size, step_time=step_time, policy=policy).steps
-            return Priced(point, traffic, StepsIndex(steps).price(policy))
+            steps = simulate(workload, point.max_batch_size, step_time=step_time, policy=policy).steps
+            return StepsIndex(steps).price(policy)
         key = (point.traffic, point.max_batch_size, point.max_model_len, point.step_time)
         if key not in self._indices:
-            self._indices[key] = StepsIndex(self._steps(traffic.workload, point, step_time))
-        return Priced(point, traffic, self._indices[key].price(policy))
-
-    def _steps(self, workload: Workload, point: Point, step_time: FixedStep) -> Steps:
-        return simulate(workload, point.max_batch_size, step_time=step_time).steps
+            self._indices[key] = StepsIndex(simulate(workload, point.max_batch_size, step_time=step_time).steps)
+        return self._indices[key].price(policy)
 
 
-def load(asked: Lockstep | TrafficOptions, max_model_len: int) -> Traffic:
-    """The requests of a traffic. Raises what `load_traffic` raises."""
+def price_grid(spec: SweepSpec, report: Callable[[int], None]) -> list[Priced]:
+    """Every point of a sweep and its price, in the grid's order. Raises what `Pricer.price` raises."""
+    pricer = Pricer()
+    priced = []
+    for point in spec.points:
+        priced.append(pricer.price(point))
+        report(len(priced))
+    return priced
+
+
+def load(asked: Asked, max_model_len: int) -> Traffic:
+    """The requests of a traffic. Raises what `load_traffic` raises, naming the traffic where none of it fits."""
+    return _fitted(asked, _requests(asked), max_model_len)
+
+
+def _requests(asked: Asked) -> Requests:
     if isinstance(asked, TrafficOptions):
-        return load_traffic(asked, max_model_len)
-    workload, fitted = fit_to(Workload.lockstep(asked.rows, asked.prompt, asked.steps), max_model_len, "reject")
-    return Traffic(asked.label, workload, fitted, None)
+        return read_requests(asked)
+    return Requests(asked.label, Workload.lockstep(asked.rows, asked.prompt, asked.steps), None)
+
+
+def _fitted(asked: Asked, requests: Requests, max_model_len: int) -> Traffic:
+    try:
+        return requests.fitted(max_model_len, asked.max_len if isinstance(asked, TrafficOptions) else "reject")
+    except ValueError as error:
+        raise ValueError(f"{requests.label}: {error}") from None

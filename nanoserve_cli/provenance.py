@@ -35,14 +35,21 @@ def provenance(
         "git_dirty": dirty,
         "code_sha256": code_sha256(),
         "nanoserve_version": metadata.version("nanoserve"),
-        "python_version": platform.python_version(),
-        "torch_version": None if device is None else metadata.version("torch"),
-        "device": _device_name(device),
-        "driver": _driver(device),
+        **machine(device),
         "seed": seed,
         "trace_key": trace_key,
         "trace_sha256": trace_sha256,
         "config_hash": config_hash,
+    }
+
+
+def machine(device: str | None) -> dict[str, str | None]:
+    """The columns that say what a run ran on. `device` is None where no tensor was touched."""
+    return {
+        "python_version": platform.python_version(),
+        "torch_version": None if device is None else metadata.version("torch"),
+        "device": _device_name(device),
+        "driver": _driver(device),
     }
 
 

@@ -26,10 +26,21 @@ COLUMNS = (
     "MiB",
     "budget",
 )
-
-
-SILENT = ("-", "0")
-"""A figure that was not measured, and no step off any list."""
+TIME_COLUMNS = (
+    "traffic",
+    "limits",
+    "rows",
+    "widths",
+    "open\nms",
+    "bucketed\nms",
+    "ratio",
+    "quartiles",
+    "capture\ns",
+)
+WORDS = {"rows", "widths", "budget", "traffic", "limits"}
+"""Columns that are no figures."""
+SILENT = {"off\nlist": "0", "compiles": "-", "MiB": "-", "capture\ns": "-"}
+"""Columns that are left out where every row says this: not measured, or no step off any list."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,16 @@ class Line:
 
     point: Point
     row: dict[str, Any]
+
+    @property
+    def limits(self) -> str:
+        """The most rows and the widest step."""
+        return f"{self.point.max_batch_size:,} x {self.point.max_model_len:,}"
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the list was given maxima that it lacks as its system has it."""
+        return self.point.completed and self.point.lacks_maxima
 
 
 @dataclass(frozen=True)
@@ -48,12 +69,10 @@ class Budget:
     mib: float | None = None
 
     def verdict(self, row: dict[str, Any]) -> str:
-        """`within`, or which figure is over."""
-        if row["shapes_available"] > self.graphs:
-            return "OVER"
-        if self.mib is not None and row["capture_mib"] is not None and row["capture_mib"] > self.mib:
-            return "OVER MiB"
-        return "within"
+        """`within`, or what is over: `OVER` the graphs, `OVER MiB`, or `OVER both`."""
+        graphs = row["shapes_available"] > self.graphs
+        mib = self.mib is not None and row["capture_mib"] is not None and row["capture_mib"] > self.mib
+        return "OVER both" if graphs and mib else "OVER" if graphs else "OVER MiB" if mib else "within"
 
     def render(self, lines: Sequence[Line]) -> str:
         """The budget and how many policies are over it, in a sentence."""
@@ -62,65 +81,40 @@ class Budget:
         return f"capture budget: {limit}; {over} of {len(lines)} policies over it"
 
 
-def tables(lines: Sequence[Line], budget: Budget) -> Iterator[Table]:
-    """A table for each traffic and pair of limits, a line a policy; over budget in words and in red."""
-    for _, group in groupby(lines, key=lambda line: (line.point.traffic, _limits(line))):
-        some = list(group)
-        verdicts = [budget.verdict(line.row) for line in some]
-        columns, rows = _told(COLUMNS, [cells(line, verdict) for line, verdict in zip(some, verdicts, strict=True)])
-        table = simple_table(heading(some[0]), columns, rows, caption=f"{budget.render(some)}{_remarks(some)}")
+@dataclass(frozen=True)
+class Sheet:
+    """A table as text: `title` above, `remarks` below, and which of its rows are over budget."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    remarks: tuple[str, ...]
+    over: tuple[bool, ...]
+
+    def table(self) -> Table:
+        """For a terminal; what is over budget is red."""
+        table = simple_table(self.title, self.columns, self.rows, caption="\n".join(self.remarks))
         table.padding = (0, 1, 0, 0)
-        table.columns[1].justify = table.columns[-1].justify = "left"
-        for row, verdict in zip(table.rows, verdicts, strict=True):
-            row.style = None if verdict == "within" else "red"
-        yield table
+        for column, name in zip(table.columns, self.columns, strict=True):
+            column.justify = "left" if name in WORDS else "right"
+        for row, over in zip(table.rows, self.over, strict=True):
+            row.style = "red" if over else None
+        return table
+
+    def markdown(self) -> str:
+        """For a page."""
+        header = [name.replace("\n", " ") for name in self.columns]
+        rule = ["---" if name in WORDS else "---:" for name in self.columns]
+        rows = ["| " + " | ".join(row) + " |" for row in (header, rule, *self.rows)]
+        return "\n".join([f"**{self.title}**", "", *rows, "", "  \n".join(self.remarks), ""])
 
 
-def markdown(lines: Sequence[Line], budget: Budget) -> str:
-    """The same tables in Markdown."""
-    parts = []
-    for _, group in groupby(lines, key=lambda line: (line.point.traffic, _limits(line))):
-        some = list(group)
-        columns, body = _told(COLUMNS, [cells(line, budget.verdict(line.row)) for line in some])
-        header = [column.replace("\n", " ") for column in columns]
-        rule = ["---", "---", *["---:"] * (len(columns) - 3), "---"]
-        rows = ["| " + " | ".join(row) + " |" for row in (header, rule, *body)]
-        parts.append("\n".join([f"**{heading(some[0])}**", "", *rows, "", budget.render(some) + _remarks(some)]))
-    return "\n\n".join(parts) + "\n"
-
-
-def _told(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows without the columns in which every row says that there is nothing to say."""
-    kept = [i for i in range(len(columns)) if any(row[i] not in SILENT for row in rows)]
-    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
-
-
-def heading(line: Line) -> str:
-    """The run that a table is about, in a line."""
-    rows, width = _limits(line)
-    row = line.row
-    return (
-        f"{row['workload']}, at most {rows:,} rows x {width:,} tokens: "
-        f"{row['steps']:,} steps, {row['open_shapes']:,} open shapes"
-    )
-
-
-def cells(line: Line, verdict: str) -> tuple[str, ...]:
-    """One policy in the order of `COLUMNS`; a star marks a list completed with its maxima."""
-    row, policy = line.row, line.point.policy()
-    row_buckets = len({shape.rows for shape in policy.shapes})
-    return (
-        line.point.rows_ladder + ("*" if _is_completed(line) else ""),
-        line.point.width_ladder,
-        f"{row_buckets} x {policy.count // row_buckets} = {policy.count:,}",
-        f"{row['shapes_used']:,}",
-        f"{row['waste']:.1%}",
-        f"{row['total_waste']:.1%}",
-        f"{row['off_list_steps']:,}",
-        "-" if row["compiles_bucketed"] is None else f"{row['compiles_bucketed']:,}",
-        "-" if row["capture_mib"] is None else f"{row['capture_mib']:,.0f}",
-        verdict,
-    )
+def sheets(lines: Sequence[Line], budget: Budget, *, times: bool) -> Iterator[Sheet]:
+    """A table for each traffic and pair of limits, a line a policy; and the step `times` of points that were run."""
+    for _, group in groupby(lines, key=lambda line: (line.point.traffic, line.limits)):
+        yield _costs(tuple(group), budget)
+    if times and lines:
+        yield _times(lines)
 
 
 def document(lines: Sequence[Line], budget: Budget) -> dict[str, Any]:
@@ -132,46 +126,82 @@ def document(lines: Sequence[Line], budget: Budget) -> dict[str, Any]:
     }
 
 
-def times_table(lines: Sequence[Line]) -> Table:
-    """The step times of points that were run."""
-    rows = [
-        (
-            line.row["workload"],
-            f"{line.point.max_batch_size} x {line.point.max_model_len}",
-            line.point.rows_ladder,
-            line.point.width_ladder,
-            *(_figure(line.row[f"step_ms_{mode}"], ".2f") for mode in ("open", "bucketed")),
-            _figure(line.row["step_ratio"], ".2f"),
-            f"{_figure(line.row['step_ratio_low'], '.2f')}..{_figure(line.row['step_ratio_high'], '.2f')}",
-            _figure(line.row["capture_s_measured"], ".1f"),
-        )
-        for line in lines
-    ]
-    return simple_table(
-        "Decode steps (this machine, this run: compare within a line)",
-        ("traffic", "limits", "rows", "widths", "open\nms", "bucketed\nms", "ratio", "quartiles", "capture\ns"),
-        rows,
-        caption="medians; ratio = bucketed / open",
+def _costs(lines: Sequence[Line], budget: Budget) -> Sheet:
+    point, row = lines[0].point, lines[0].row
+    verdicts = [budget.verdict(line.row) for line in lines]
+    remarks = [budget.render(lines)]
+    if any(line.is_completed for line in lines):
+        remarks.append("* completed with its maxima; without, steps off the list run eager")
+    limits = f"at most {point.max_batch_size:,} rows x {point.max_model_len:,} tokens"
+    return _sheet(
+        f"{row['workload']}, {limits}: {row['steps']:,} steps, {row['open_shapes']:,} open shapes",
+        COLUMNS,
+        [_cost_cells(line, verdict) for line, verdict in zip(lines, verdicts, strict=True)],
+        remarks,
+        [verdict != "within" for verdict in verdicts],
     )
 
 
-def _is_completed(line: Line) -> bool:
-    """Whether the point's list lacked its maxima and was given them."""
-    from nanoserve.ladders import capture_list
-
-    point = line.point
-    own = capture_list(point.rows_ladder, point.width_ladder, point.max_batch_size, point.max_model_len)
-    return point.completed and own.count != point.policy().count
-
-
-def _remarks(lines: Sequence[Line]) -> str:
+def _cost_cells(line: Line, verdict: str) -> tuple[str, ...]:
+    """One policy in the order of `COLUMNS`; a star marks a list completed with its maxima."""
+    row, (rows, _) = line.row, line.point.ladders
+    row_buckets = len(rows) + (line.point.completed and rows[-1] < line.point.max_batch_size)
     return (
-        "\n* completed with its maxima; without, steps off the list run eager" if any(map(_is_completed, lines)) else ""
+        line.point.rows_ladder + "*" * line.is_completed,
+        line.point.width_ladder,
+        f"{row_buckets} x {row['shapes_available'] // row_buckets} = {row['shapes_available']:,}",
+        f"{row['shapes_used']:,}",
+        f"{row['waste']:.1%}",
+        f"{row['total_waste']:.1%}",
+        f"{row['off_list_steps']:,}",
+        _figure(row["compiles_bucketed"], ","),
+        _figure(row["capture_mib"], ",.0f" if (row["capture_mib"] or 0) >= 10 else ".2g"),
+        verdict,
     )
 
 
-def _limits(line: Line) -> tuple[int, int]:
-    return line.point.max_batch_size, line.point.max_model_len
+def _times(lines: Sequence[Line]) -> Sheet:
+    return _sheet(
+        "Decode steps (this machine, this run: compare within a line)",
+        TIME_COLUMNS,
+        [_time_cells(line) for line in lines],
+        ["medians; ratio = bucketed / open"],
+        [False] * len(lines),
+    )
+
+
+def _time_cells(line: Line) -> tuple[str, ...]:
+    row = line.row
+    low, high = row["step_ratio_low"], row["step_ratio_high"]
+    return (
+        row["workload"],
+        line.limits,
+        line.point.rows_ladder + "*" * line.is_completed,
+        line.point.width_ladder,
+        _figure(row["step_ms_open"], ".2f"),
+        _figure(row["step_ms_bucketed"], ".2f"),
+        _figure(row["step_ratio"], ".2f"),
+        "-" if low is None or high is None else f"{low:.2f}..{high:.2f}",
+        _figure(row["capture_s_measured"], ".1f"),
+    )
+
+
+def _sheet(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    remarks: Sequence[str],
+    over: Sequence[bool],
+) -> Sheet:
+    """A sheet without the columns in which every row says that there is nothing to say."""
+    kept = [at for at, name in enumerate(columns) if any(row[at] != SILENT.get(name) for row in rows)]
+    return Sheet(
+        title,
+        tuple(columns[at] for at in kept),
+        tuple(tuple(row[at] for at in kept) for row in rows),
+        tuple(remarks),
+        tuple(over),
+    )
 
 
 def _figure(value: float | None, spec: str) -> str:

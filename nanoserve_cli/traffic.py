@@ -34,6 +34,33 @@ class TrafficOptions:
     output_len: str = "64"
     seed: int = 0
 
+    @property
+    def settings(self) -> str:
+        """What is asked for beyond a whole trace as it was recorded, as `name=value` with blanks between."""
+        asked = {name: getattr(self, name) for name in _SETTINGS}
+        return " ".join(
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in asked.items()
+            if value != getattr(TrafficOptions, name)
+        )
+
+
+_SETTINGS = ("format", "num_requests", "limit", "max_len", "request_rate", "burstiness", "prompt_len", "output_len")
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """The requests of a source, all of them. `trace` is None where they were drawn."""
+
+    label: str
+    workload: Workload
+    trace: Trace | None
+
+    def fitted(self, max_model_len: int, rule: MaxLenRule) -> Traffic:
+        """Those that a model length admits. ValueError where there are none."""
+        workload, fitted = fit_to(self.workload, max_model_len, rule)
+        return Traffic(self.label, workload, fitted, self.trace)
+
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
@@ -86,6 +113,14 @@ def planned_replay(options: TrafficOptions, policy: Policy, block_size: int) -> 
 def load_traffic(options: TrafficOptions, max_model_len: int) -> Traffic:
     """The requests that `options` ask for, fitted to `max_model_len`.
 
+    Raises what `read_requests` raises, and ValueError where no request fits.
+    """
+    return read_requests(options).fitted(max_model_len, options.max_len)
+
+
+def read_requests(options: TrafficOptions) -> Requests:
+    """The requests that `options` ask for, whatever their length.
+
     Raises TraceError for a source that is no trace, ValueError for options that do not go together or draw nothing.
     """
     if options.source is not None:
@@ -98,8 +133,7 @@ def load_traffic(options: TrafficOptions, max_model_len: int) -> Traffic:
             burstiness=options.burstiness,
             seed=options.seed,
         )
-        workload, fitted = fit_to(trace.workload, max_model_len, options.max_len)
-        return Traffic(trace.key or trace.path, workload, fitted, trace)
+        return Requests(trace.key or trace.path, trace.workload, trace)
     if options.num_requests is None:
         raise ValueError("no traffic: give --from FILE or --num-requests N")
     check_columns_fit(options.num_requests)
@@ -111,6 +145,4 @@ def load_traffic(options: TrafficOptions, max_model_len: int) -> Traffic:
         output_len=parse_length(options.output_len),
         seed=options.seed,
     )
-    taken = drawn if options.limit is None else drawn.head(options.limit)
-    workload, fitted = fit_to(taken, max_model_len, options.max_len)
-    return Traffic("synthetic", workload, fitted, None)
+    return Requests("synthetic", drawn if options.limit is None else drawn.head(options.limit), None)

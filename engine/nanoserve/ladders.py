@@ -222,7 +222,7 @@ def completed(rows: str, widths: str, max_batch_size: int, max_model_len: int) -
 def split_rules(text: str) -> tuple[str, ...]:
     """The rules of a comma list; numbers belong to the `list:` before them: `vllm,list:1,2` -> `vllm`, `list:1,2`.
 
-    Names are not looked up. ValueError for an empty part, a number after no list, or a rule named twice.
+    Names are not looked up. ValueError for an empty part or a number after no list.
     """
     rules: list[str] = []
     for part in map(str.strip, text.split(",")):
@@ -234,9 +234,6 @@ def split_rules(text: str) -> tuple[str, ...]:
             rules[-1] += f",{part}"
         else:
             raise ValueError(f"the number {part} in {text!r} belongs to no list: write {_LIST}{part}")
-    twice = [rule for n, rule in enumerate(rules) if rule in rules[:n]]
-    if twice:
-        raise ValueError(f"{twice[0]!r} is named twice in {text!r}")
     return tuple(rules)
 
 

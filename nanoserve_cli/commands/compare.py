@@ -39,11 +39,12 @@ def compare(
             sys.stdout.write(json.dumps(_document(found), indent=2) + "\n")
         elif format == "markdown":
             lines = [HEADER, ("---", "---", "---:", "---:", "---:", "---"), *map(cells, found.changes)]
-            body = "".join("| " + " | ".join(line) + " |\n" for line in lines) if found.changes else ""
-            sys.stdout.write(f"{body}\n{summary}\n" if body else f"{summary}\n")
+            body = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+            sys.stdout.write(f"{body}\n{summary}\n" if found.changes else f"{summary}\n")
+        elif found.changes:
+            rows = [cells(change) for change in found.changes]
+            show(simple_table(f"{before} -> {after}", HEADER, rows, caption=summary))
         else:
-            if found.changes:
-                show(simple_table(f"{before} -> {after}", HEADER, [cells(change) for change in found.changes]))
             out().print(summary, markup=False)
 
 
@@ -57,7 +58,7 @@ def _document(found: Difference) -> dict[str, Any]:
                 "count": change.column.name,
                 "before": change.before,
                 "after": change.after,
-                "worse": change.worse > 0 if change.column.better else None,
+                "verdict": change.verdict,
             }
             for change in found.changes
         ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -23,16 +23,22 @@ class CompileCount:
 
 
 @torch.no_grad()
-def count_compiles_each(worker: ModelWorker, captures: CaptureList) -> dict[Shape, tuple[int, int]]:
+def count_compiles_each(
+    worker: ModelWorker, captures: CaptureList, *, progress: Callable[[Shape], None] | None = None
+) -> dict[Shape, tuple[int, int]]:
     """What each shape of a list costs dynamo: its compiles when it is first presented, and its recompiles later.
 
     One compiled step serves the whole list, so that each shape is compiled once however many policies share it. The
-    second presentation is after the set is closed and must compile nothing.
+    second presentation is after the set is closed and must compile nothing. `progress` is told of each first one.
     """
     reset_dynamo()
     runner = CompiledDecode(worker.decoder, worker.cache.pool, captures, backend="count")
     with quiet_dynamo():
-        first = {shape: _compiles_of(shape, worker, runner) for shape in captures.shapes}
+        first = {}
+        for shape in captures.shapes:
+            first[shape] = _compiles_of(shape, worker, runner)
+            if progress is not None:
+                progress(shape)
         runner.region.close()
         return {shape: (count, _compiles_of(shape, worker, runner)) for shape, count in first.items()}
 
