@@ -22,6 +22,7 @@ _OPTION_OF = {
     "--budget-graphs": "budget_graphs",
     "--budget-mib": "budget_mib",
     "--total-waste": "metric",
+    "--only": "results",
     "--max-batch": "policy",
     "--max-model-len": "policy",
     "--width-multiple": "policy",
@@ -40,6 +41,9 @@ def plot(
     out: Annotated[
         Path | None,
         opt.in_panel(opt.OUTPUT, help="A .png, .svg or .pdf to write.", show_default="FILE-KIND.png, here"),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only the runs whose traffic has this in its name.")
     ] = None,
     layout: Annotated[
         Literal["column", "slide"],
@@ -80,7 +84,7 @@ def plot(
         data: tuple[Any, ...] = ()
         titles: dict[str, str] = {}
         if chosen.takes == "results":
-            data = (_results(paths),)
+            data = (_results(paths, only),)
         elif chosen.takes == "steps":
             data, titles = _steps(paths[0], policy, max_batch, max_model_len, width_multiple)
         figure = chosen.draw(*data, **options, **titles, layout=LAYOUTS[layout])
@@ -105,8 +109,8 @@ def _check(name: str, kind: Kind, paths: list[Path], flags: dict[str, str | None
         if path in paths[:at]:
             raise ValueError(f"{path} is given twice: it would be drawn over itself")
     for flag in flags:
-        if (option := _OPTION_OF.get(flag)) is not None and option not in kind.options:
-            of = ", ".join(other for other, known in KINDS.items() if option in known.options)
+        if (option := _OPTION_OF.get(flag)) is not None and option not in (*kind.options, kind.takes):
+            of = ", ".join(other for other, known in KINDS.items() if option in (*known.options, known.takes))
             raise ValueError(f"{flag} does nothing for --kind {name}: it is of {of}")
 
 
@@ -121,8 +125,8 @@ def _default_out(kind: str, paths: list[Path]) -> Path:
     return Path(f"{'-'.join([*names, kind])}.png")
 
 
-def _results(paths: list[Path]) -> dict[str, DataFrame]:
-    """Results by the name of their file, or by its path where two have the same."""
+def _results(paths: list[Path], only: str | None) -> dict[str, DataFrame]:
+    """Results by the name of their file, or by its path where two have the same; of `only` some of the traffic."""
     from nanoserve_cli.csv_file import read_results
 
     stems = [path.stem for path in paths]
@@ -131,6 +135,11 @@ def _results(paths: list[Path]) -> dict[str, DataFrame]:
         frame = read_results(path)
         if cut := frame.attrs["cut"]:
             warn(f"{path}: {cut} lines cut short were left out")
+        if only is not None:
+            named = frame["workload"].str.contains(only, regex=False).fillna(False)
+            if not named.any():
+                raise ValueError(f"{path}: no run has {only!r} in its name: {', '.join(frame['workload'].unique())}")
+            frame = frame[named].reset_index(drop=True)
         found[stem if stems.count(stem) == 1 else str(path)] = frame
     return found
 

@@ -44,6 +44,7 @@ NEEDED = (
 )
 MULTIPLE = "multiple:"
 MAX_PANELS = 12
+CURVE_POINTS = 14
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,12 @@ class Panel:
     def policies(self) -> list[str]:
         """The row and the width rule of each row, in words."""
         return [" ".join(filter(None, pair)) for pair in zip(self.words("name"), self.words("width"), strict=True)]
+
+    @property
+    def curves(self) -> NDArray[np.bool_]:
+        """Rows of a row ladder with so many points that it reads as a curve, and has one name and not one a point."""
+        names = self.rows["name"]
+        return np.asarray(names.map(names.value_counts()) > CURVE_POINTS, bool)
 
     @property
     def comparable(self) -> NDArray[np.bool_]:
@@ -185,13 +192,15 @@ def source(results: Results) -> str:
 def _origin(row: Series[Any]) -> str:
     """The traffic with its trace's sum or its seed."""
     if _has(row["trace_sha256"]):
-        return f"{_traffic(row)} {row['trace_sha256'][:8]}"
+        return f"{row['trace_key'] if _has(row['trace_key']) else _traffic(row)} {row['trace_sha256'][:8]}"
     return f"{_traffic(row)} seed {row['seed']}" if _has(row["seed"]) else _traffic(row)
 
 
 def _traffic(row: Series[Any]) -> str:
     """The traffic in words: a trace without a key by its file's name, whatever folder it lay in."""
-    return str(row["trace_key"]) if _has(row["trace_key"]) else PurePath(str(row["workload"])).name
+    if _has(row["trace_key"]):
+        return str(row["workload"] if str(row["workload"]).startswith(row["trace_key"]) else row["trace_key"])
+    return PurePath(str(row["workload"])).name
 
 
 def _code(row: Series[Any]) -> str:

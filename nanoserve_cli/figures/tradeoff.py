@@ -75,7 +75,7 @@ def _draw_panel(ax: Axes, panel: Panel, key: Key, metric: str, budget_graphs: in
         settings = [panel.words("setting")[at] for at in rest]
         wanted += scatter.labels_of(x[rest], y[rest], settings, color=style.SOFT, toward=45)
     else:
-        wanted += scatter.names_of_ladders(ax, panel, x, y, but=on_front)
+        wanted += scatter.names_of_ladders(ax, panel, x, y, but=on_front & ~panel.curves)
     labels.place(ax, wanted, markers=np.stack((x, y), axis=1), lines=np.concatenate(drawn), taken=[words])
 
 
@@ -86,11 +86,11 @@ def _draw_used(ax: Axes, used: Floats, x: Floats, y: Floats, on_front: Marks) ->
 
 
 def front_labels(panel: Panel, x: Floats, y: Floats, on_front: Marks, best: int | None) -> list[labels.Label]:
-    """The settings on the front, below it, where no point can be; what the budget buys in bold."""
+    """The settings on the front, but for curves, below it, where no point can be; what the budget buys in bold."""
     settings = np.array(panel.words("setting"))
     is_best = np.zeros(len(x), bool) if best is None else on_front & (x == x[best]) & (y == y[best])
     found = []
-    for chosen, weight in ((is_best, "bold"), (on_front & ~is_best, "normal")):
+    for chosen, weight in ((is_best, "bold"), (on_front & ~is_best & ~panel.curves, "normal")):
         texts = settings[chosen].tolist()
         found += scatter.labels_of(x[chosen], y[chosen], texts, color=style.ACCENT, toward=225, weight=weight)
     return found

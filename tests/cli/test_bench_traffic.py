@@ -24,8 +24,8 @@ from nanoserve_cli import compare
 from nanoserve_cli import replay as replay_module
 from nanoserve_cli.app import app
 from nanoserve_cli.bench import BenchRun, bench_traffic
-from nanoserve_cli.compare import ClockSettings, EngineSettings
 from nanoserve_cli.columns import TIME_COLUMNS
+from nanoserve_cli.compare import ClockSettings, EngineSettings
 from nanoserve_cli.replay import Replay, prompt_of, replay_real, replay_virtual
 from nanoserve_cli.traffic import Traffic, TrafficOptions, load_traffic
 

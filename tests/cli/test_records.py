@@ -21,8 +21,8 @@ from nanoserve.buckets import DecodeBuckets
 from nanoserve.steps import Segment, Steps
 from nanoserve.workload import Workload
 from nanoserve_cli.app import app
-from nanoserve_cli.compare import ClockSettings, Comparison, EngineSettings, compare
 from nanoserve_cli.columns import COUNT_COLUMNS, PROVENANCE_COLUMNS, RUN_COLUMNS
+from nanoserve_cli.compare import ClockSettings, Comparison, EngineSettings, compare
 from nanoserve_cli.csv_file import RecordsError, append_row, write_atomically
 from nanoserve_cli.provenance import provenance
 from nanoserve_cli.records import steps_csv, write_run
