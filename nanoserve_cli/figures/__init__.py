@@ -1,6 +1,6 @@
 """Figures of results: each kind a function from data to a matplotlib `Figure`, and one to the same facts as tables.
 
-Nothing here imports matplotlib before a figure is drawn. From a notebook::
+Nothing heavy is imported before a figure is drawn. From a notebook::
 
     from nanoserve_cli.csv_file import read_results
     from nanoserve_cli.figures import KINDS
@@ -10,11 +10,10 @@ Nothing here imports matplotlib before a figure is drawn. From a notebook::
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
-from nanoserve_cli.figures import capture, pareto, shape, steps, tradeoff, waste
 from nanoserve_cli.workload.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -24,30 +23,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of figure.
+    """One kind of figure: a module here with `draw` and `facts`, imported when it is used.
 
-    `draw` and `facts` take what `takes` says first: results as a mapping of names to DataFrames, or a run's steps and a
-    policy, or nothing; then the keywords `options`. `draw` takes a `layout` too.
+    Both take what `takes` says first: results as a mapping of names to DataFrames, or a run's steps and a policy, or
+    nothing; then the keywords `options`. `draw` takes a `layout` too.
     """
 
+    module: str
     about: str
     takes: Literal["results", "steps", "nothing"]
-    draw: Callable[..., Figure]
-    facts: Callable[..., list[Table]]
     options: tuple[str, ...] = ()
+
+    def draw(self, *data: Any, **options: Any) -> Figure:
+        """The figure. Raises ValueError where the data cannot make one."""
+        figure: Figure = self._module().draw(*data, **options)
+        return figure
+
+    def facts(self, *data: Any, **options: Any) -> list[Table]:
+        """The same facts as tables."""
+        tables: list[Table] = self._module().facts(*data, **options)
+        return tables
+
+    def _module(self) -> Any:
+        return import_module(f"nanoserve_cli.figures.{self.module}")
 
 
 KINDS = {
-    "tradeoff": Kind(
-        "shapes available against waste", "results", tradeoff.draw, tradeoff.facts, ("budget_graphs", "metric")
-    ),
-    "shape": Kind("the idea in four panels", "nothing", shape.draw, shape.facts),
-    "capture": Kind(
-        "what a set costs to capture", "results", capture.draw, capture.facts, ("budget_graphs", "budget_mib")
-    ),
-    "waste": Kind("what the padded cells are, a bar a policy", "results", waste.draw, waste.facts),
-    "steps": Kind("where the steps of a run fall", "steps", steps.draw, steps.facts, ("policy",)),
-    "pareto": Kind("the policies that none beats", "results", pareto.draw, pareto.facts, ("budget_graphs", "metric")),
+    kind.module: kind
+    for kind in (
+        Kind("tradeoff", "shapes available against waste", "results", ("budget_graphs", "metric")),
+        Kind("shape", "the idea in four panels", "nothing"),
+        Kind("capture", "what a set costs to capture", "results", ("budget_graphs", "budget_mib")),
+        Kind("waste", "what the padded cells are, a bar a policy", "results"),
+        Kind("steps", "where the steps of a run fall", "steps", ("policy",)),
+        Kind("pareto", "the policies that none beats", "results", ("budget_graphs", "metric")),
+    )
 }
 
 
