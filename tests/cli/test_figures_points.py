@@ -103,6 +103,12 @@ class TestPanels:
         some = rows(("pow2",), trace_key=None, workload="/far/away/trace.csv")
         assert one(tmp_path, some).title == "trace.csv"
 
+    def test_a_part_of_a_known_trace_is_called_by_its_own_name(self, tmp_path: Path) -> None:
+        assert (
+            one(tmp_path, rows(("pow2",), workload="some-trace load 4, held out")).title
+            == "some-trace load 4, held out"
+        )
+
     def test_capture_bills_are_of_a_model_under_limits_whatever_the_traffic(self, tmp_path: Path) -> None:
         some = rows(("pow2",), model="tiny", dtype="float32") + rows(
             ("pow2",), steps=lockstep(), workload="lockstep", model="tiny", dtype="float32"

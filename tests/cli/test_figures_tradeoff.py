@@ -173,3 +173,12 @@ class TestFacts:
 def test_one_row_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has one row, and a trade-off needs 2"):
         drawn(tmp_path, rows(("pow2",), ("multiple:128",)))
+
+
+def test_a_ladder_of_many_points_is_a_curve_with_one_name(tmp_path: Path) -> None:
+    many = rows(("pow2",), tuple(f"multiple:{128 * n}" for n in range(1, 21)))
+    frame = read(tmp_path, [*many, *rows(("vllm",), ("multiple:8192",))])
+    (panel,) = panels({"a": frame})
+    assert panel.curves.tolist() == [True] * 20 + [False]
+    words = words_in(tradeoff.draw({"a": frame}, budget_graphs=1000))
+    assert sum(word.startswith("pow2") for word in words) <= 2  # its name, and what the budget buys

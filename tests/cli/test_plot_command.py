@@ -228,3 +228,21 @@ class TestBadInput:
     def test_results_where_steps_are_asked_for_and_the_other_way(self, results: Path, steps: Path) -> None:
         assert "is no steps file" in run(results, "--kind", "steps").stderr
         assert "is no results file" in run(steps).stderr
+
+
+class TestOnly:
+    def two_runs(self, tmp_path: Path) -> Path:
+        some = rows(("pow2",)) + rows(("pow2",), steps=lockstep(), workload="some-trace load 4")
+        write_rows(tmp_path / "two.csv", some)
+        return tmp_path / "two.csv"
+
+    def test_it_draws_the_runs_whose_traffic_has_the_words(self, tmp_path: Path) -> None:
+        done = run(self.two_runs(tmp_path), "--only", "load 4")
+        assert done.exit_code == 0
+        assert "512 steps" in done.stdout
+        assert done.stdout.count("front: of those") == 1
+
+    def test_words_of_no_run_are_an_error_that_lists_the_runs(self, tmp_path: Path) -> None:
+        done = run(self.two_runs(tmp_path), "--only", "load 5")
+        assert done.exit_code == 2
+        assert done.stderr.endswith("no run has 'load 5' in its name: some-trace, some-trace load 4\n")
