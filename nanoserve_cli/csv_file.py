@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import fcntl
 import io
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,8 @@ def prepare_folder(folder: Path) -> None:
 def prepare_file(path: Path) -> None:
     """The same of one results file: its folder is made, and it may be there already with our columns."""
     _check_writable(path.parent)
+    if path.exists() and not path.is_file():
+        raise RecordsError(f"{path}: cannot be added to: is no regular file")
     try:
         if path.exists():
             with path.open("r+b") as file:
@@ -131,13 +134,20 @@ def read_rows(path: Path) -> tuple[list[dict[str, str]], int]:
     if tuple(header) != RUN_COLUMNS:
         raise _other_header(path, header, body)
     ended = body if text.endswith("\n") else body[:-1]
-    whole = [line for line in ended if len(line) == len(RUN_COLUMNS) and line[0] == str(SCHEMA_VERSION)]
+    whole = [line for line in ended if len(line) == len(RUN_COLUMNS)]
+    if other := next((line[0] for line in whole if line[0] != str(SCHEMA_VERSION)), None):
+        raise OtherSchema(f"{path}: holds rows of results schema {other}, this nanoserve reads {SCHEMA_VERSION}")
     return [dict(zip(RUN_COLUMNS, line, strict=True)) for line in whole], len(body) - len(whole)
 
 
 def _other_header(path: Path, header: Sequence[str], body: Sequence[Sequence[str]]) -> RecordsError:
+    found = body[0][0] if body else "another version"
+    if header[:1] == ["schema_version"] and found == str(SCHEMA_VERSION):
+        odd = sorted(set(header) ^ set(RUN_COLUMNS)) or ["their order"]
+        return RecordsError(
+            f"{path}: has other columns than results schema {found}: {', '.join(odd[:3])}; make it again"
+        )
     if header[:1] == ["schema_version"]:
-        found = body[0][0] if body else "another version"
         return OtherSchema(
             f"{path}: is of results schema {found}, this nanoserve reads {SCHEMA_VERSION}: make it again"
         )
@@ -150,6 +160,14 @@ def measured_rows(path: Path) -> tuple[list[dict[str, str]], int]:
     if not rows:
         raise RecordsError(f"{path}: holds no whole row: nothing was measured")
     return rows, cut
+
+
+def finite(text: str) -> float:
+    """A number that can be compared. ValueError for NaN and infinities, which no run measures."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number")
+    return value
 
 
 def parse_row(row: Mapping[str, str], path: Path) -> dict[str, Any]:
@@ -167,7 +185,7 @@ def _parsed(text: str, column: Column, path: Path) -> Any:
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "string": str,
     "Int64": int,
-    "Float64": float,
+    "Float64": finite,
     "boolean": lambda text: {"true": True, "false": False}[text],
 }
 
@@ -190,7 +208,10 @@ def _typed(path: Path, column: Column, texts: Any) -> Any:
     try:
         if column.dtype == "boolean":
             return texts.map({"true": True, "false": False}, na_action="ignore").astype("boolean")
-        return texts.astype(column.dtype)
+        typed = texts.astype(column.dtype)
+        if column.dtype == "Float64" and not typed.dropna().map(math.isfinite).all():
+            raise ValueError("NaN or infinity")
+        return typed
     except (ValueError, TypeError, OverflowError) as error:
         raise RecordsError(f"{path}: column {column.name} holds what is no {column.dtype}: {error}") from None
 

@@ -19,11 +19,15 @@ class StepsFileError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A run read from a file: its steps, the traffic in words, and the words for a figure's corner."""
+    """A run read from a file: its steps, the traffic in words, and the words for a figure's corner.
+
+    `limits` are the most rows and the widest step of the bench, None where no `run.json` tells them.
+    """
 
     steps: Steps
     traffic: str
     source: str
+    limits: tuple[int, int] | None = None
 
 
 def read_steps(path: Path) -> Steps:
@@ -76,7 +80,9 @@ def read_recorded(path: Path) -> Recorded:
     traffic = str(run["runs"][0]["workload"])
     trace = f"{run['trace_key'] or Path(traffic).name} {run['trace_sha256'][:8]}" if run["trace_sha256"] else traffic
     words = (trace, f"nanoserve {run['nanoserve_version']}", str(run["started_utc"])[:10])
-    return Recorded(steps, Path(traffic).name, " · ".join(words))
+    limits = run["runs"][0].get("max_batch_size"), run["runs"][0].get("max_model_len")
+    known = limits if all(isinstance(limit, int) for limit in limits) else None
+    return Recorded(steps, Path(traffic).name, " · ".join(words), known)
 
 
 def _run_beside(path: Path) -> dict[str, Any] | None:

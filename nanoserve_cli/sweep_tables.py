@@ -56,9 +56,9 @@ class Line:
         return f"{self.point.max_batch_size:,} x {self.point.max_model_len:,}"
 
     @property
-    def is_completed(self) -> bool:
-        """Whether the list was given maxima that it lacks as its system has it."""
-        return self.point.completed and self.point.lacks_maxima
+    def ladder(self) -> str:
+        """The row rule, and whether its list is without its maxima."""
+        return self.point.rows_ladder + ("" if self.point.completed else " as it is")
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,13 @@ def _costs(lines: Sequence[Line], budget: Budget) -> Sheet:
     point, row = lines[0].point, lines[0].row
     verdicts = [budget.verdict(line.row) for line in lines]
     remarks = [budget.render(lines)]
-    if any(line.is_completed for line in lines):
-        remarks.append("* completed with its maxima; without, steps off the list run eager")
+    if len({line.row["steps"] for line in lines}) > 1:
+        remarks.append("each policy ran at its own pace: steps and waste are of its own run")
+    if not all(line.point.completed for line in lines):
+        remarks.append("as it is: without its maxima, as its system has it: steps off it run eager")
     limits = f"at most {point.max_batch_size:,} rows x {point.max_model_len:,} tokens"
     return _sheet(
-        f"{row['workload']}, {limits}: {row['steps']:,} steps, {row['open_shapes']:,} open shapes",
+        f"{row['workload']}, {limits}: {_range(lines, 'steps')} steps, {_range(lines, 'open_shapes')} open shapes",
         COLUMNS,
         [_cost_cells(line, verdict) for line, verdict in zip(lines, verdicts, strict=True)],
         remarks,
@@ -142,12 +144,18 @@ def _costs(lines: Sequence[Line], budget: Budget) -> Sheet:
     )
 
 
+def _range(lines: Sequence[Line], column: str) -> str:
+    """A count that all rows have, or the least and the most of it."""
+    least, most = (extreme(line.row[column] for line in lines) for extreme in (min, max))
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
 def _cost_cells(line: Line, verdict: str) -> tuple[str, ...]:
-    """One policy in the order of `COLUMNS`; a star marks a list completed with its maxima."""
+    """One policy in the order of `COLUMNS`."""
     row, (rows, _) = line.row, line.point.ladders
     row_buckets = len(rows) + (line.point.completed and rows[-1] < line.point.max_batch_size)
     return (
-        line.point.rows_ladder + "*" * line.is_completed,
+        line.ladder,
         line.point.width_ladder,
         f"{row_buckets} x {row['shapes_available'] // row_buckets} = {row['shapes_available']:,}",
         f"{row['shapes_used']:,}",
@@ -176,7 +184,7 @@ def _time_cells(line: Line) -> tuple[str, ...]:
     return (
         row["workload"],
         line.limits,
-        line.point.rows_ladder + "*" * line.is_completed,
+        line.ladder,
         line.point.width_ladder,
         _figure(row["step_ms_open"], ".2f"),
         _figure(row["step_ms_bucketed"], ".2f"),

@@ -24,6 +24,7 @@ from nanoserve.buckets import (
     pow2_rows,
 )
 
+MAX_WIDTHS = 1 << 20
 WIDTH_RULES = "multiple:N, pow2:MIN or list:A,B,C"
 """The forms of a width rule, for help texts and errors."""
 
@@ -195,6 +196,8 @@ def width_ladder(rule: str, max_model_len: int) -> tuple[int, ...]:
         number = check_positive("its number", _number(argument))
     except ValueError as error:
         raise ValueError(f"width rule {rule!r}: {error}; give {WIDTH_RULES}") from None
+    if kind == "multiple" and maximum // number > MAX_WIDTHS:
+        raise ValueError(f"{rule} up to {maximum:,} is more than {MAX_WIDTHS:,} width buckets: take a larger multiple")
     if kind == "multiple":
         return multiple_widths(maximum, number)
     doublings = ((maximum - 1) // number).bit_length()

@@ -153,13 +153,14 @@ def _steps(
 
     recorded = read_recorded(path)
     steps = recorded.steps
+    most, widest = recorded.limits or (int(steps.rows.max()), int((steps.width + steps.steps - 1).max()))
     if policy is None:
-        max_batch = int(steps.rows.max()) if max_batch is None else max_batch
+        max_batch = most if max_batch is None else max_batch
     chosen = chosen_policy(
         policy,
         max_batch_size=max_batch,
         max_model_len=max_model_len,
         width_multiple=width_multiple,
-        default_max_model_len=int((steps.width + steps.steps - 1).max()),
+        default_max_model_len=widest,
     )
     return (steps, chosen), {"traffic": recorded.traffic, "source": recorded.source}

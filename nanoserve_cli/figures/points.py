@@ -106,6 +106,7 @@ def panels(results: Results, *, least: int = 1, by: Sequence[str] = RUN) -> list
             if frame[column].isna().any():
                 at = int(np.flatnonzero(frame[column].isna())[0])
                 raise ValueError(f"{name}: row {at + 1} has no {column}: it is no finished run")
+        _check_figures(name, frame)
     rows = pd.concat([frame.assign(file=name) for name, frame in results.items()], ignore_index=True)
     rows["name"] = [_row_rule(row) for _, row in rows.iterrows()]
     rows["width"] = _width_rules(rows["width_ladder"])
@@ -127,23 +128,43 @@ def panels(results: Results, *, least: int = 1, by: Sequence[str] = RUN) -> list
     return [Panel(*_titles(group, by, told), _with_settings(group)) for group in groups]
 
 
+def _check_figures(name: str, frame: DataFrame) -> None:
+    """ValueError for a figure that no run has: a file edited by hand would be drawn as though it were measured."""
+    for column, low, high in (
+        ("waste", 0, 1),
+        ("total_waste", 0, 1),
+        ("shapes_available", 1, np.inf),
+        ("steps", 1, np.inf),
+    ):
+        odd = frame[column].notna() & ~frame[column].between(low, high)
+        if odd.any():
+            at = int(np.flatnonzero(odd)[0])
+            raise ValueError(f"{name}: row {at + 1} has {column} {frame[column][at]}, which no run has")
+
+
 def _titles(group: DataFrame, by: Sequence[str], told: Sequence[str]) -> tuple[str, str]:
     """What a panel is of; `told` are further columns by which the panels of this figure are told apart."""
     first = group.iloc[0]
     limits = f"up to {first['max_batch_size']:,} rows x {first['max_model_len']:,}"
     if "workload" not in by:
         return DOT.join(str(first[column]) for column in ("model", "dtype") if _has(first[column])), limits
-    parts = (f"{first['steps']:,} steps", f"{first['open_shapes']:,} open shapes")
-    known = [part for column, part in zip(("steps", "open_shapes"), parts, strict=True) if _has(first[column])]
+    words = {"steps": "steps", "open_shapes": "open shapes"}
+    known = [f"{_range(group[column])} {word}" for column, word in words.items() if group[column].notna().all()]
     known += [f"{column.replace('_', ' ')} {first[column]}" for column in told if _has(first[column])]
     return _traffic(first), DOT.join((limits, *known))
 
 
+def _range(counts: Series[Any]) -> str:
+    """A count that all rows have, or the least and the most: under a step time of their own policies run apart."""
+    least, most = int(counts.min()), int(counts.max())
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
 def _row_rule(row: Series[Any]) -> str:
-    """The rule of the row buckets, `as is` where its list lacks its maxima; of a policy file its buckets in words."""
+    """The rule of the row buckets, `as it is` where its list lacks its maxima; of a policy file its buckets."""
     rule = row["rows_ladder"]
     if _has(rule):
-        return f"{rule} as is" if _has(row["completed"]) and not row["completed"] else str(rule)
+        return f"{rule} as it is" if _has(row["completed"]) and not row["completed"] else str(rule)
     words = str(row["policy"]).partition(" (")[0].partition(" = ")[0]
     return words.replace("row buckets", "rows").replace("width buckets", "widths")
 

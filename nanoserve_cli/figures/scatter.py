@@ -136,15 +136,17 @@ def ring_entry() -> Any:
 
 def draw_graphs_budget(axes: Axes, graphs: int) -> Floats:
     """A line at a budget of graphs, in words, with what is over it shaded. Returns the words' box in pixels."""
+    low, high = np.log(axes.get_xlim())
+    at_right = (np.log(graphs) - low) / (high - low) > 0.6
     axes.axvspan(graphs, axes.get_xlim()[1], color=OVER_BUDGET, zorder=0, lw=0)
     axes.axvline(graphs, zorder=1, gid=BUDGET, **BUDGET_LINE)
     text = axes.annotate(
         f"budget {graphs:,} graphs",
         xy=(graphs, 1),
         xycoords=("data", "axes fraction"),
-        xytext=(2, -1),
+        xytext=(-2 if at_right else 2, -1),
         textcoords="offset points",
-        ha="left",
+        ha="right" if at_right else "left",
         va="top",
         size=style.SMALL,
         color=style.BUDGET,

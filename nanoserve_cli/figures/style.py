@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -103,7 +104,9 @@ def applied() -> Iterator[None]:
     """Matplotlib's defaults with ours on top, whatever the user's own file of parameters says, for a while."""
     import matplotlib
 
-    with matplotlib.rc_context():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes; the table beside the figure has it whole.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(cast(Any, _PARAMETERS))
         yield

@@ -25,6 +25,7 @@ PARTS: tuple[tuple[str, str, style.Look], ...] = (
 """The column of each part, its words, and how it looks: told apart by lightness and hatch."""
 EDGE: style.Look = {"edgecolor": "#3d5a75", "linewidth": 0.4}
 BAR_INCHES = 0.115
+MAX_BARS = 200
 
 
 def draw(results: Results, *, layout: style.Layout = style.COLUMN) -> Figure:
@@ -32,6 +33,10 @@ def draw(results: Results, *, layout: style.Layout = style.COLUMN) -> Figure:
     from matplotlib.patches import Patch
 
     found = panels(results)
+    if (bars := sum(len(panel.rows) for panel in found)) > MAX_BARS:
+        raise ValueError(
+            f"{bars} policies are more than the {MAX_BARS} bars of a figure: --only draws some of the runs"
+        )
     with style.applied():
         figure = style.new_figure(layout)
         names = [name for panel in found for name in _names(panel)]

@@ -167,3 +167,30 @@ class TestColumns:
     def test_only_what_can_be_better_has_a_direction(self) -> None:
         assert all(not column.better for column in COLUMNS if column.kind in ("provenance", "setting"))
         assert all(column.dtype == "Float64" for column in COLUMNS if column.kind == "time")
+
+
+class TestNotOurs:
+    """What a file holds that no run of this version wrote: said, and never dropped in silence."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        write_rows(tmp_path / "a.csv", [{"schema_version": 2, "steps": 3, "waste": 0.5, "shapes_available": 4}])
+        return tmp_path / "a.csv"
+
+    def test_a_row_of_another_schema_is_no_cut_row(self, path: Path) -> None:
+        path.write_text(path.read_text().replace("\n2,", "\n3,"))
+        with pytest.raises(OtherSchema, match="holds rows of results schema 3, this nanoserve reads 2"):
+            read_rows(path)
+
+    def test_a_column_too_many_is_named(self, path: Path) -> None:
+        path.write_text(path.read_text().replace("\n", ",extra\n", 1).replace("\n2,", "\n2,").rstrip("\n") + ",1\n")
+        with pytest.raises(RecordsError, match="has other columns than results schema 2: extra; make it again"):
+            read_rows(path)
+
+    @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+    def test_no_run_measures_nan(self, path: Path, value: str) -> None:
+        path.write_text(path.read_text().replace(",0.5,", f",{value},"))
+        with pytest.raises(RecordsError, match="column waste holds"):
+            read_results(path)
+        with pytest.raises(RecordsError, match=f"column waste holds '{value}', which is no Float64"):
+            parse_row(read_rows(path)[0][0], path)

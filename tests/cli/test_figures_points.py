@@ -37,7 +37,7 @@ class TestFront:
 
     def test_a_list_that_leaves_steps_eager_is_not_compared(self, tmp_path: Path) -> None:
         panel = one(tmp_path, rows(("tgi",), ("multiple:512", "multiple:8192")))
-        assert panel.words("name") == ["tgi", "tgi as is"] * 2
+        assert panel.words("name") == ["tgi", "tgi as it is"] * 2
         assert panel.values("off_list_steps")[1] > 0
         assert panel.comparable.tolist() == [True, False] * 2
         assert panel.values("waste")[1] < panel.values("waste")[0]

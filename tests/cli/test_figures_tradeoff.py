@@ -95,7 +95,7 @@ class TestLabels:
         for ax in figure.axes:
             said = " ".join(label.get_text() for label in labels(ax))
             assert [name for name in LADDERS if name not in said] == []
-            assert "tgi as is" in said
+            assert "tgi as it is" in said
 
     def test_few_points_are_all_labelled_with_what_varies(self, tmp_path: Path) -> None:
         (ax,) = drawn(tmp_path, rows(("pow2", "gaudi-exp"))).axes

@@ -246,3 +246,28 @@ class TestOnly:
         done = run(self.two_runs(tmp_path), "--only", "load 5")
         assert done.exit_code == 2
         assert done.stderr.endswith("no run has 'load 5' in its name: some-trace, some-trace load 4\n")
+
+
+class TestFiguresNoRunHas:
+    """A file edited by hand would be drawn, and ringed as the best, as though it were measured."""
+
+    @pytest.mark.parametrize(
+        ("column", "value"), [("waste", -5.0), ("waste", 1.5), ("shapes_available", 0), ("steps", 0)]
+    )
+    def test_they_are_refused(self, column: str, value: float, tmp_path: Path) -> None:
+        some = rows(("pow2",))
+        write_rows(tmp_path / "odd.csv", [some[0] | {column: value}, *some[1:]])
+        done = run(tmp_path / "odd.csv")
+        assert done.exit_code == 2
+        assert f"row 1 has {column} {value}, which no run has" in done.stderr
+
+
+def test_a_steps_file_of_a_bench_has_the_limits_of_that_bench(tmp_path: Path) -> None:
+    from nanoserve_cli.app import app as nanoserve
+
+    folder = tmp_path / "bench"
+    traffic = ("--num-requests", "5", "--prompt-len", "40", "--output-len", "9")
+    limits = ("--max-batch", "16", "--max-model-len", "1024")
+    done = CliRunner().invoke(nanoserve, ["bench", *traffic, *limits, "--host-only", "--out", str(folder), "-q"])
+    assert done.exit_code == 0
+    assert "of 40 shapes" in run(folder / "steps.csv", "--kind", "steps").stdout  # 5 row buckets x 8 widths

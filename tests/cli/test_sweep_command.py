@@ -94,14 +94,34 @@ class TestTheFourRows:
         assert [point["shapes_used"] for point in points] == USED[:3]
         assert [point["waste"] for point in points] == WASTE[:3]
 
-    def test_incomplete_ladders_are_shown_as_they_are_and_completed_with_a_star(self) -> None:
+    def test_incomplete_ladders_are_shown_as_they_are_and_completed(self) -> None:
         """At 50 rows TGI's list ends at 32: a lockstep of 40 runs eager, unpadded, every step."""
         rest = ("--rows", 40, "--max-model-len", 1024, "--width-multiple", 128, "--host-only")
         shown = invoke("--rows-ladder", "tgi", "--max-batch", 50, *rest).stdout
         own, whole = (line.split() for line in shown.splitlines() if line.startswith(" tgi"))
-        assert own == ["tgi", "multiple:128", *["6", "x", "8", "=", "48"], "0", "0.0%", "0.0%", "512", "within"]
-        assert whole == ["tgi*", "multiple:128", *["7", "x", "8", "=", "56"], "5", "35.1%", "35.1%", "0", "within"]
-        assert "* completed with its maxima; without, steps off the list run eager" in shown
+        assert own == [
+            "tgi",
+            "as",
+            "it",
+            "is",
+            "multiple:128",
+            *["6", "x", "8", "=", "48"],
+            "0",
+            "0.0%",
+            "0.0%",
+            "512",
+            "within",
+        ]
+        assert whole == ["tgi", "multiple:128", *["7", "x", "8", "=", "56"], "5", "35.1%", "35.1%", "0", "within"]
+        assert "as it is: without its maxima, as its system has it: steps off it run eager" in shown
+
+    def test_policies_at_their_own_pace_have_a_range_of_steps(self) -> None:
+        traffic = ("--num-requests", 40, "--request-rate", 400, "--output-len", 30)
+        shown = invoke(
+            *traffic, "--width-multiple", "128,8192", "--step-time", "linear:1,0.1,0.001", "--host-only"
+        ).stdout
+        assert re.search(r"tokens: [\d,]+ to [\d,]+ steps, [\d,]+ to [\d,]+ open shapes", shown)
+        assert "each policy ran at its own pace: steps and waste are of its own run" in shown
 
 
 class TestBudget:
@@ -177,7 +197,7 @@ class TestWhatIsSaid:
         assert max(map(len, narrow.splitlines())) > 80
         assert "…" not in narrow
         assert re.search(r"vllm-interactive +multiple:16 +76 x 512 = 38,912 +32 +4.4% +4.4% +0  OVER$", narrow, re.M)
-        assert re.search(r"nano-vllm +multiple:16 +35 x 512 = 17,920 +0 +0.0% +0.0% +512  OVER$", narrow, re.M)
+        assert re.search(r"nano-vllm as it is +multiple:16 +35 x 512 = 17,920 +0 +0.0% +0.0% +512  OVER$", narrow, re.M)
 
     def test_a_terminal_has_a_bar_with_what_is_left_and_no_line_a_point(self, tmp_path: Path) -> None:
         widths = ",".join(map(str, range(1, 40)))
@@ -305,7 +325,7 @@ class TestBadInput:
         assert old.read_bytes() == before
 
     def test_a_file_that_is_a_folder(self, tmp_path: Path) -> None:
-        assert refused(*SMALL, "--out", tmp_path) == f"{tmp_path}: cannot be added to: Is a directory"
+        assert refused(*SMALL, "--out", tmp_path) == f"{tmp_path}: cannot be added to: is no regular file"
 
     def test_a_folder_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "f").write_text("")
