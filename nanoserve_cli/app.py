@@ -13,6 +13,7 @@ from nanoserve_cli.commands.fetch import fetch
 from nanoserve_cli.commands.generate import generate
 from nanoserve_cli.commands.plot import plot
 from nanoserve_cli.commands.sweep import sweep
+from nanoserve_cli.commands.tune import tune
 from nanoserve_cli.console import EXIT_CODES, EXIT_INTERRUPTED
 from nanoserve_cli.options import Command
 
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, sweep, plot, compare, capture, fetch, generate):
+for command in (bench, sweep, tune, plot, compare, capture, fetch, generate):
     app.command(cls=Command, epilog=EXIT_CODES)(command)
 
 

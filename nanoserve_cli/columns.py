@@ -74,6 +74,7 @@ COLUMNS = (
     _setting("completed", "boolean", "false for a list that lacks its maxima as its system has it"),
     _setting("clock", "string", "virtual or real"),
     _setting("step_time", "string", "how long a step of the virtual clock lasts"),
+    _setting("objective", "string", "what waste is a share of: rows, cells, time"),
     _setting("repeats", "Int64", "runs behind the times"),
     _count("steps", "Int64", "decode steps", ""),
     _count("open_shapes", "Int64", "distinct shapes of the steps as they came", ""),
@@ -140,5 +141,6 @@ KEY_COLUMNS = (
     "completed",
     "clock",
     "step_time",
+    "objective",
 )
 """What says which run a row is: rows of two files are the same point where these are equal."""

@@ -26,13 +26,26 @@ class Command(TyperCommand):
         """Fills in the lists."""
         late = [parameter for parameter in self.params if "{" in (getattr(parameter, "help", None) or "")]
         if late:
-            from nanoserve.ladders import ROW_LADDERS, WIDTH_RULES
-            from nanoserve.step_time import FORMS
-
-            lists = {"row_ladders": ", ".join(ROW_LADDERS), "width_rules": WIDTH_RULES, "step_times": FORMS}
+            lists = _lists()
             for parameter in late:
                 parameter.help = parameter.help.format_map(lists)  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
+
+
+def _lists() -> dict[str, str]:
+    """What help texts name in braces."""
+    from nanoserve.ladders import ROW_LADDERS, WIDTH_RULES
+    from nanoserve.step_time import FORMS as STEP_TIMES
+    from nanoserve_cli.emit import EMITTERS
+    from nanoserve_cli.observed.detect import format_names
+
+    return {
+        "row_ladders": ", ".join(ROW_LADDERS),
+        "width_rules": WIDTH_RULES,
+        "step_times": STEP_TIMES,
+        "engines": ", ".join(EMITTERS),
+        "observed_formats": ", ".join(format_names()),
+    }
 
 
 def _target(text: str) -> Path:
@@ -153,7 +166,7 @@ OutDir = Annotated[
     in_panel(
         OUTPUT,
         "--out",
-        help="Write run.json, requests.jsonl and steps.csv here; add a row to runs.csv.",
+        help="Write run.json, requests.jsonl, steps.csv and step_times.csv here; add a row to runs.csv.",
         parser=_target,
     ),
 ]

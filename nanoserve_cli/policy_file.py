@@ -80,6 +80,13 @@ def policy_document(policy: Policy) -> dict[str, Any]:
     return document | {"captures": captures}
 
 
+def policy_text(policy: Policy) -> str:
+    """The YAML of a policy, as `load_policy` reads it: lists on one line each."""
+    import yaml
+
+    return yaml.safe_dump(policy_document(policy), sort_keys=False, default_flow_style=None, width=110)
+
+
 def chosen_policy(
     path: Path | None,
     *,

@@ -1,7 +1,8 @@
 """One bench run on disk.
 
-`run.json` is the whole of it, `requests.jsonl` a line a request and mode, `steps.csv` its segments. `runs.csv` gathers
-one row a run; its columns are `columns.COLUMNS`.
+`run.json` is the whole of it, `requests.jsonl` a line a request and mode, `steps.csv` its segments, and, where a model
+ran, `step_times.csv` how long the steps of each shape took. `runs.csv` gathers one row a run; its columns are
+`columns.COLUMNS`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from nanoserve_cli.csv_file import RecordsError, csv_line, write_atomically
 from nanoserve_cli.planning import PlanTimes
 from nanoserve_cli.replay import Replay
 from nanoserve_cli.stats import Spread
+from nanoserve_cli.step_times_file import step_times_csv
 
 
 def cost_columns(cost: RunCost) -> dict[str, Any]:
-    """The count columns that are arithmetic: a run's steps under a policy."""
+    """The count columns that are arithmetic, a run's steps under a policy, and what they are counted in."""
     return {
+        "objective": "cells",
         "steps": cost.steps,
         "open_shapes": cost.open_shapes,
         "shapes_used": cost.shapes_used,
@@ -92,6 +95,8 @@ def time_columns(comparison: Comparison, planning: PlanTimes | None) -> dict[str
 def write_run(folder: Path, document: Mapping[str, Any], comparison: Comparison) -> None:
     """Writes one run into `folder`: `run.json`, `requests.jsonl`, `steps.csv`, each whole or not at all.
 
+    And `step_times.csv` where steps were timed; else one of an earlier run is removed.
+
     Raises RecordsError where the folder cannot be written.
     """
     replays = {"open": comparison.open.replay, "bucketed": comparison.bucketed.replay}
@@ -100,6 +105,10 @@ def write_run(folder: Path, document: Mapping[str, Any], comparison: Comparison)
         lines = (line for mode, replay in replays.items() for line in _requests_jsonl(mode, replay))
         write_atomically(folder / "requests.jsonl", "".join(lines))
         write_atomically(folder / "steps.csv", steps_csv(comparison.bucketed.replay.steps))
+        if (times := step_times_csv(comparison)) is None:
+            (folder / "step_times.csv").unlink(missing_ok=True)
+        else:
+            write_atomically(folder / "step_times.csv", times)
         write_atomically(folder / "run.json", json.dumps(document, indent=2) + "\n")
     except OSError as error:
         raise RecordsError(f"{folder}: cannot write the results: {error.strerror or error}") from None
