@@ -68,7 +68,8 @@ def make(command: list[str], path: Path) -> None:
     """Runs a command so that its rows are in `path`: a sweep or tune writes the file, a bench a folder."""
     target = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     if command[0] != "bench":
-        run([*command, "--out", str(target), *(["--overwrite"] if command[0] == "sweep" else [])])
+        path.unlink(missing_ok=True)
+        run([*command, "--out", str(target)])
         return
     run([*command, "--out", str(target.with_suffix(""))])
     shutil.copyfile(path.with_suffix("") / "runs.csv", path)
