@@ -35,12 +35,9 @@ NEEDED = (
     "workload",
     "max_batch_size",
     "max_model_len",
-    "live_cells",
-    "padded_cells",
     "shapes_available",
     "shapes_used",
     "waste",
-    "total_waste",
 )
 MULTIPLE = "multiple:"
 MAX_PANELS = 12

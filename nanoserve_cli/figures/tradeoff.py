@@ -120,7 +120,7 @@ def facts_of(panel: Panel, budget_graphs: int, metric: str, chosen: Marks | None
                 f"{row['shapes_available']:,}",
                 count(row["shapes_used"]),
                 f"{row['waste']:.1%}",
-                f"{row['total_waste']:.1%}",
+                share(row["total_waste"]),
                 count(row["off_list_steps"]),
                 ", ".join(words),
             )
@@ -138,6 +138,13 @@ def facts_of(panel: Panel, budget_graphs: int, metric: str, chosen: Marks | None
     )
     table.columns[-1].justify = "left"
     return table
+
+
+def share(value: Any) -> str:
+    """A share, or that there is none: where only rows are looked at nothing is known of cells."""
+    import pandas as pd
+
+    return "-" if pd.isna(value) else f"{value:.1%}"
 
 
 def count(value: Any) -> str:

@@ -142,7 +142,7 @@ WIDE = ("multiple:8192",)
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("column", ["waste", "shapes_available", "live_cells", "total_waste"])
+    @pytest.mark.parametrize("column", ["waste", "shapes_available", "shapes_used", "workload"])
     def test_a_row_without_its_figure(self, column: str, tmp_path: Path) -> None:
         some = rows(("pow2",))
         some[2] |= {column: None}

@@ -182,3 +182,13 @@ def test_a_ladder_of_many_points_is_a_curve_with_one_name(tmp_path: Path) -> Non
     assert panel.curves.tolist() == [True] * 20 + [False]
     words = words_in(tradeoff.draw({"a": frame}, budget_graphs=1000))
     assert sum(word.startswith("pow2") for word in words) <= 2  # its name, and what the budget buys
+
+
+def test_where_only_rows_are_known_waste_is_drawn_without_cells(tmp_path: Path) -> None:
+    unknown = dict.fromkeys(("live_cells", "padded_cells", "open_cells", "total_waste"))
+    frame = read(
+        tmp_path, [row | unknown | {"objective": "rows"} for row in rows(("pow2", "vllm"), ("multiple:8192",))]
+    )
+    assert len(tradeoff.draw({"a": frame}).axes) == 1
+    (table,) = tradeoff.facts({"a": frame})
+    assert list(table.columns[4].cells) == ["-", "-"]
