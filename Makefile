@@ -1,6 +1,7 @@
 # make bench   a fresh machine to a first measurement     make test       the suite
 # make lint    ruff and mypy                              make test-slow  Inductor, soak, million-row files
 # make gpu     what only a GPU shows, with the machine's own python and torch; fails where there is none
+# make budget  this repository's own counts against sweeps/budget.yaml
 # make results  every committed result run again: counts must be equal; figures are drawn anew
 # make model   SmolLM2 into the user's cache; the tests that need it skip without
 PYTHON ?= python3
@@ -8,7 +9,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 PIP     = $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: bench model test test-slow results gpu lint clean
+.PHONY: bench model test test-slow budget results gpu lint clean
 .DEFAULT_GOAL := bench
 
 bench: $(VENV)/engine.stamp
@@ -25,6 +26,9 @@ test: $(VENV)/dev.stamp
 
 test-slow: $(VENV)/dev.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow and not cuda"
+
+budget: $(VENV)/engine.stamp
+	OMP_NUM_THREADS=1 $(BIN)/nanoserve check sweeps/budget.yaml
 
 results: $(VENV)/engine.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python results/reproduce.py $(RESULTS)

@@ -8,9 +8,12 @@ import typer
 
 from nanoserve_cli.commands.bench import bench
 from nanoserve_cli.commands.capture import capture
+from nanoserve_cli.commands.check import check
 from nanoserve_cli.commands.compare import compare
+from nanoserve_cli.commands.doctor import doctor
 from nanoserve_cli.commands.fetch import fetch
 from nanoserve_cli.commands.generate import generate
+from nanoserve_cli.commands.init import init
 from nanoserve_cli.commands.plot import plot
 from nanoserve_cli.commands.sweep import sweep
 from nanoserve_cli.commands.tune import tune
@@ -27,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, sweep, tune, plot, compare, capture, fetch, generate):
+for command in (bench, sweep, tune, plot, compare, check, init, capture, fetch, generate, doctor):
     app.command(cls=Command, epilog=EXIT_CODES)(command)
 
 

@@ -139,8 +139,7 @@ def reported() -> Iterator[None]:
     except KeyboardInterrupt:
         _fail("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        # The reader has gone: `nanoserve bench --json | head`. Python would complain once more while flushing at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
         raise typer.Exit(EXIT_OK) from None
     except NotComparable as error:
         _fail(f"not comparable: {_one_line(error)}", EXIT_NOT_COMPARABLE)
@@ -149,7 +148,7 @@ def reported() -> Iterator[None]:
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         if os.environ.get("NANOSERVE_DEBUG"):
             raise
-        _fail(f"error: {_one_line(error)}", EXIT_USAGE if _is_expected(error) else EXIT_UNEXPECTED)
+        _fail(f"error: {_one_line(error)}", EXIT_USAGE if is_expected(error) else EXIT_UNEXPECTED)
     except Exception as error:
         if os.environ.get("NANOSERVE_DEBUG"):
             raise
@@ -159,7 +158,12 @@ def reported() -> Iterator[None]:
         )
 
 
-def _is_expected(error: Exception) -> bool:
+def drop_stdout() -> None:
+    """Of a reader that has gone, `nanoserve bench --json | head`: Python would complain once more, flushing at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def is_expected(error: Exception) -> bool:
     """Whether the error speaks of what was asked for: bad values, missing files or packages, memory, a compiler."""
     from nanoserve.cache.blocks import KVCacheExhausted
     from nanoserve.decode import CaptureFailed, CompilerMissing

@@ -10,7 +10,7 @@ from typing import Any
 
 from nanoserve_cli.columns import COLUMNS, KEY_COLUMNS, Column
 from nanoserve_cli.console import NotComparable
-from nanoserve_cli.csv_file import OtherSchema, measured_rows, parse_row
+from nanoserve_cli.csv_file import OtherSchema, check_finite, measured_rows, parse_row
 
 Key = tuple[str, ...]
 COMPARED = tuple(column for column in COLUMNS if column.kind == "count")
@@ -81,6 +81,8 @@ def difference(before: Path, after: Path) -> Difference:
     for key, row in old.items():
         _check_same_trace(row, new[key])
         was, now = parse_row(row, before), parse_row(new[key], after)
+        check_finite(was, before)
+        check_finite(now, after)
         for column in COMPARED:
             counts += (was[column.name], now[column.name]) != (None, None)
             if was[column.name] != now[column.name]:

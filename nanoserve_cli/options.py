@@ -256,6 +256,16 @@ Jobs = Annotated[
 OutFile = Annotated[
     Path | None, in_panel(OUTPUT, "--out", help="Write a CSV, row by row as points finish.", parser=_target)
 ]
+BudgetOut = Annotated[
+    Path | None,
+    in_panel(
+        OUTPUT,
+        "--out",
+        help="Where it goes; a file that is there stays as it is.",
+        show_default="nanoserve.budget.yaml",
+        parser=_target,
+    ),
+]
 Resume = Annotated[bool, in_panel(OUTPUT, "--resume", help="Reuse the rows of --out that this very sweep made.")]
 Overwrite = Annotated[bool, in_panel(OUTPUT, "--overwrite", help="Start --out anew.")]
 TableFormat = Annotated[Literal["table", "markdown", "csv", "json"], in_panel(OUTPUT, help="What stdout gets.")]

@@ -13,6 +13,7 @@ from nanoserve_cli.csv_file import (
     OtherSchema,
     RecordsError,
     append_row,
+    check_finite,
     csv_text,
     measured_rows,
     parse_row,
@@ -192,5 +193,5 @@ class TestNotOurs:
         path.write_text(path.read_text().replace(",0.5,", f",{value},"))
         with pytest.raises(RecordsError, match="column waste holds"):
             read_results(path)
-        with pytest.raises(RecordsError, match=f"column waste holds '{value}', which is no Float64"):
-            parse_row(read_rows(path)[0][0], path)
+        with pytest.raises(RecordsError, match=f"column waste holds {value}, which no run measures"):
+            check_finite(parse_row(read_rows(path)[0][0], path), path)
