@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanoserve.buckets import CaptureList, Shape
+from nanoserve.fitting import StepTimeFit
 from nanoserve.step_time import StepTime
 from nanoserve_cli.tuning.gather import simulated
 from nanoserve_cli.tuning.report import TuneReport
@@ -18,9 +19,9 @@ UNSEEN_LIMIT = 2.0
 """How much more than the baseline a batch that was never seen may compute before it is said."""
 
 
-def cautions(report: TuneReport, step_time: StepTime) -> tuple[str, ...]:
-    """All of them. A recommended baseline needs only the first: it is what is there already."""
-    lines = list(_thin(report))
+def cautions(report: TuneReport, step_time: StepTime, timed: StepTimeFit | None = None) -> tuple[str, ...]:
+    """All of them. A recommended baseline needs only the first two: it is what is there already."""
+    lines = [*_thin(report), *_unmeasured(report, timed)]
     if report.decision.recommended is not report.decision.baseline:
         lines += [*_worse_loads(report), *_other_rates(report, step_time), *_unseen(report)]
     return tuple(lines)
@@ -32,6 +33,19 @@ def _thin(report: TuneReport) -> Iterator[str]:
         yield f"thin evidence: {count:,} {what}; {THIN[what]:,} or more would tell a list from chance"
 
 
+def _unmeasured(report: TuneReport, timed: StepTimeFit | None) -> Iterator[str]:
+    """Steps beyond the shapes whose times were measured."""
+    if timed is None:
+        return
+    rows = max(one.load.most_rows for one in report.loads)
+    width = max(one.load.most_width for one in report.loads)
+    if rows > timed.most_rows or width > timed.most_width:
+        yield (
+            f"step times were measured up to {timed.most_rows} rows and {timed.most_width} columns, the traffic has "
+            f"{rows} and {width}: beyond that the {timed.name} model is a guess"
+        )
+
+
 def _worse_loads(report: TuneReport) -> Iterator[str]:
     """Loads on which a list for all of them loses."""
     worse = [
@@ -40,7 +54,8 @@ def _worse_loads(report: TuneReport) -> Iterator[str]:
         if gain < 0
     ]
     if worse and len(report.loads) > 1:
-        yield f"it costs more than the {report.decision.baseline.name}: {', '.join(worse)}; see --robust minimax"
+        other = "; --robust minimax looks at the worst load" if report.search is None else ""
+        yield f"it costs more than the {report.decision.baseline.name}: {', '.join(worse)}{other}"
 
 
 def _other_rates(report: TuneReport, step_time: StepTime) -> Iterator[str]:

@@ -68,8 +68,13 @@ def fit(load: Load, objective: Objective, rules: Rules, prior: float | None, siz
 
     `prior` None chooses one, for `size` requests, steps or samples of evidence. Raises what the solvers raise.
     """
-    share = max(choose_prior(load, objective, rules), PSEUDO_COUNT / size) if prior is None else prior
+    share = chosen_prior(load, objective, rules, prior, size)
     return _fit(objective.part(load.fit).histogram, objective, rules, share, max(most, rules.budget))
+
+
+def chosen_prior(load: Load, objective: Objective, rules: Rules, prior: float | None, size: int) -> float:
+    """`prior`, or else the one that `choose_prior` chooses, if that weighs as much as `PSEUDO_COUNT` of `size`."""
+    return max(choose_prior(load, objective, rules), PSEUDO_COUNT / size) if prior is None else prior
 
 
 def choose_prior(load: Load, objective: Objective, rules: Rules) -> float:
@@ -108,25 +113,36 @@ def _rounded(histogram: StepsHistogram, tops: tuple[IntArray, IntArray]) -> Step
 
 
 def robust(
-    loads: Sequence[Part], objective: Objective, rules: Rules, how: str, prior: float
+    loads: Sequence[Load], objective: Objective, rules: Rules, how: str, prior: float | None, size: int
 ) -> tuple[list[Candidate], Robust[FittedPolicy] | None]:
-    """One list for several loads: `mean` fits their mixture, each weighing the same; `minimax` their worst regret.
+    """One list for several loads: `mean` fits their mixture, `minimax` their worst regret.
 
-    A load weighs by its own open price, so that a busy one counts for no more than a quiet one. Of the mixture both
-    the staircase and the product are proposed.
+    `prior` None chooses one as `fit` does, on the mixture. Of that both the staircase and the product are proposed.
     """
-    parts = [objective.part(load).histogram.normalised() for load in loads]
-    if how == "minimax":
-        # The prior is part of each load here, so that every load's own optimum is one under the same cost.
-        found = minimax(
-            [with_prior(part, prior, objective, rules) for part in parts],
-            lambda histogram: _best(histogram, objective, rules),
-            lambda histogram, best: _cost(histogram, best, objective),
-        )
-        return [Candidate("minimax of loads", FITTED, found.best, "fitted", "minimax")], found
-    mixture = StepsHistogram.mixture([(part, 1 / part.priced(objective.price)) for part in parts])
-    both = _fit(mixture, objective, rules, prior, rules.budget).candidates(rules.budget)
-    return [replace(one, name=one.name.replace("fitted", "mean of loads,")) for one in both], None
+    mixed = mixture(loads, objective)
+    if how == "mean":
+        both = fit(mixed, objective, rules, prior, size, rules.budget).candidates(rules.budget)
+        return [replace(one, name=one.name.replace("fitted", "mean of loads,")) for one in both], None
+    share = chosen_prior(mixed, objective, rules, prior, size)
+    # The prior is part of each load here, so that every load's own optimum is one under the same cost.
+    found = minimax(
+        [with_prior(objective.part(one.fit).histogram.normalised(), share, objective, rules) for one in loads],
+        lambda histogram: _best(histogram, objective, rules),
+        lambda histogram, best: _cost(histogram, best, objective),
+    )
+    return [Candidate("minimax of loads", FITTED, found.best, "fitted", "minimax")], found
+
+
+def mixture(loads: Sequence[Load], objective: Objective) -> Load:
+    """Several loads as one, each with an open price of 1, so that a busy one counts for no more than a quiet one."""
+
+    def mixed(parts: Sequence[Part]) -> Part:
+        seen = [objective.part(part).histogram for part in parts]
+        return Part(StepsHistogram.mixture([(one, 1 / one.priced(objective.price)) for one in seen]), None)
+
+    inner = [one.inner for one in loads if one.inner is not None]
+    halves = (mixed([one[0] for one in inner]), mixed([one[1] for one in inner])) if len(inner) == len(loads) else None
+    return Load(1.0, mixed([one.fit for one in loads]), None, halves)
 
 
 def _cost(histogram: StepsHistogram, policy: FittedPolicy, objective: Objective) -> Cost:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanoserve.fitting import Robust
+from nanoserve.fitting.prices import Cost
 from nanoserve_cli.tuning.candidates import (
     COARSE_MULTIPLE,
     Candidate,
@@ -23,6 +24,10 @@ from nanoserve_cli.tuning.scoring import Objective, Score, Scorer
 
 CURVE_LIMIT = 64
 """Sizes up to this are fitted for comparison: a list of more is compared with the largest one fitted."""
+
+
+LEAST_EVIDENCE = {"requests": 20, "steps": 100, "samples": 20}
+"""With fewer than this no fitted list is recommended, whatever it saves."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,18 @@ class Shared:
     candidate: Candidate
     scores: tuple[Score, ...]
 
+    @property
+    def costs(self) -> list[Cost]:
+        """In the objective's unit."""
+        return [score.cost for score in self.scores]
+
 
 @dataclass(frozen=True)
 class TuneReport:
     """Everything `tune` found.
 
-    `shared` are the lists fitted to all loads at once, none where there is one load; `across` what they are to be held
-    against on every load: the baseline, and each load's own best. `search` is that of the minimax.
+    `shared` are the lists fitted to all loads at once, none where there is one load; `across` what they are held
+    against: the baseline, and where there are several loads each one's own best. `search` is that of the minimax.
     """
 
     evidence: Evidence
@@ -79,6 +89,16 @@ class TuneReport:
     across: tuple[Shared, ...]
     search: Robust[FittedPolicy] | None
     decision: Decision
+
+    @property
+    def runner_up(self) -> Entry | None:
+        """On one load, the best of the lists of others that are within the budget and complete; None of several."""
+        within = [
+            entry
+            for entry in self.loads[0].others
+            if entry.candidate.completed and entry.candidate.policy.count <= self.rules.budget
+        ]
+        return min(within, key=lambda entry: entry.judged.cost, default=None) if len(self.loads) == 1 else None
 
 
 def report(
@@ -98,28 +118,46 @@ def report(
     for load in evidence.loads:
         say(f"fitting lists of up to {max(CURVE_LIMIT, rules.budget)} graphs to load {load.factor:g}")
         loads.append(_of_load(load, evidence, objective, rules, prior))
-    base = baseline(evidence, objective, rules, engine)
     judges = [objective.scorer(load.judged) for load in evidence.loads]
+    base = _shared(baseline(evidence, objective, rules, engine), judges)
     shared: list[Shared] = []
-    across: list[Shared] = []
     search = None
     if len(loads) > 1:
         say(f"fitting one list to all {len(loads)} loads")
-        lists, search = robust(
-            [load.fit for load in evidence.loads], objective, rules, how, max(one.fit.prior for one in loads)
-        )
+        lists, search = robust(evidence.loads, objective, rules, how, prior, evidence.size[0])
         shared = [_shared(one, judges) for one in lists]
-        across = [_shared(base, judges), *(_shared(one.best.candidate, judges) for one in loads)]
     fitted = shared or [_shared(entry.candidate, judges) for entry in loads[0].proposals]
     decision = decide(
-        [(one.candidate, [found.cost for found in one.scores]) for one in fitted],
-        (base, [judge.score(base.policy).cost for judge in judges]),
+        [(one.candidate, one.costs) for one in fitted],
+        (base.candidate, base.costs),
         budget=rules.budget,
         noise=noise,
         unit=objective.name,
         where=evidence.where,
     )
-    return TuneReport(evidence, objective, rules, tuple(loads), tuple(shared), tuple(across), search, decision)
+    own = (_shared(one.best.candidate, judges) for one in loads) if shared else ()
+    if too_thin(evidence) and decision.recommended is decision.best:
+        decision = without_evidence(decision, evidence, objective, rules)
+    return TuneReport(evidence, objective, rules, tuple(loads), tuple(shared), (base, *own), search, decision)
+
+
+def too_thin(evidence: Evidence) -> bool:
+    """Whether there is too little to recommend any fitted list."""
+    count, what = evidence.size
+    return count < LEAST_EVIDENCE[what]
+
+
+def without_evidence(decision: Decision, evidence: Evidence, objective: Objective, rules: Rules) -> Decision:
+    """The baseline, or our default where that is over the budget; as it was where not even the default is within."""
+    limits = objective.name, evidence.max_batch_size, rules.widths.maximum
+    safe = decision.baseline
+    if safe.policy.count > rules.budget:
+        safe = default_within(*limits, rules.budget)
+    if safe.policy.count > rules.budget:
+        return decision
+    count, what = evidence.size
+    reason = f"{count:,} {what} tell no list from chance: {LEAST_EVIDENCE[what]:,} or more would begin to"
+    return replace(decision, recommended=safe, reason=reason)
 
 
 def baseline(evidence: Evidence, objective: Objective, rules: Rules, engine: str | None) -> Candidate:

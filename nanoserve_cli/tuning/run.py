@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,7 +75,7 @@ class Tuned:
 
 def tune(settings: TuneSettings, progress: Callable[[str], None] | None = None) -> Tuned:
     """Everything but the proof on the engine. Raises TraceError, and ValueError for what does not go together."""
-    timed = None if settings.step_times is None else fit_step_time(read_step_times(settings.step_times))
+    measured = None if settings.step_times is None else read_step_times(settings.step_times)
     evidence = gather(
         settings.traffic,
         max_batch_size=settings.max_batch_size,
@@ -86,6 +86,7 @@ def tune(settings: TuneSettings, progress: Callable[[str], None] | None = None) 
     )
     if settings.verify and evidence.traffic is None:
         raise ValueError(f"--verify needs requests to run, and {evidence.label} was read as {evidence.kind}")
+    timed = None if measured is None else fit_step_time(measured, evidence.max_batch_size)
     objective = _objective(settings, evidence, timed)
     rules, prior = _rules(settings, evidence, objective)
     found = report(
@@ -102,7 +103,16 @@ def tune(settings: TuneSettings, progress: Callable[[str], None] | None = None) 
     if evidence.traffic is not None and not isinstance(settings.clock, FixedStep):
         settled = settle(evidence, _finalists(found), settings.clock)
         found = _resettled(found, settled, _noise(objective, timed))
-    return Tuned(found, timed, settled, cautions(found, settings.clock))
+    return Tuned(found, timed, settled, (*_of_target(settings, found), *cautions(found, settings.clock, timed)))
+
+
+def _of_target(settings: TuneSettings, found: TuneReport) -> Iterator[str]:
+    """A target is met on what is fitted: what the list does on the part held out is said beside it."""
+    load = found.evidence.loads[0]
+    if settings.target is not None and load.held is not None:
+        policy = found.decision.recommended.policy
+        on_fit, held = (found.objective.scorer(part).score(policy).waste for part in (load.fit, load.held))
+        yield f"--target {settings.target} is met on what is fitted: waste {on_fit:.1%} there, {held:.1%} held out"
 
 
 def _objective(settings: TuneSettings, evidence: Evidence, timed: StepTimeFit | None) -> Objective:

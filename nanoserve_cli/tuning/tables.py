@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nanoserve.fitting import StepTimeFit
 from nanoserve_cli.tables import simple_table
-from nanoserve_cli.tuning.candidates import Candidate
+from nanoserve_cli.tuning.candidates import SERVER, Candidate
 from nanoserve_cli.tuning.evidence import Evidence
 from nanoserve_cli.tuning.feedback import Settled
 from nanoserve_cli.tuning.report import CURVE_LIMIT, Entry, LoadReport, Shared, TuneReport
@@ -51,7 +51,7 @@ def load_table(one: LoadReport, report: TuneReport) -> Table:
     rows: list[tuple[str, ...]] = []
     for group, entries in groupby((*one.others, *one.proposals), key=lambda entry: entry.candidate.group):
         rows.append((group, *[""] * (len(COLUMNS) - 1)))
-        rows += [_cells(entry) for entry in entries]
+        rows += [_cells(entry, has_fit=one.load.held is not None) for entry in entries]
     kept = [i for i in range(len(COLUMNS)) if any(row[i] not in ("", "-") for row in rows)]
     table = simple_table(
         f"{report.evidence.label}, load {one.load.factor:g}: {report.objective.name} {report.evidence.where}",
@@ -76,7 +76,9 @@ def legend(report: TuneReport) -> Iterator[str]:
     """What the columns are, once for all loads."""
     name = report.objective.name
     entries = [entry for one in report.loads for entry in one.others]
-    yield f"waste: share of the {name} that is padding, {report.evidence.where}; fit: the same on what is fitted"
+    held = any(one.load.held is not None for one in report.loads)
+    fit = "; fit: the same on what is fitted" if held else ""
+    yield f"waste: share of the {name} that is padding, {report.evidence.where}{fit}"
     if any(entry.judged.total_waste is not None for entry in entries):
         yield "total waste: of the cells, rows shorter than the longest counted too"
     yield f"points, ratio: waste and {name} of the fitted list of as many graphs, at most {CURVE_LIMIT}, against it"
@@ -85,14 +87,14 @@ def legend(report: TuneReport) -> Iterator[str]:
         yield "off list: steps that run eager, unpadded; * is completed with its maximum"
 
 
-def _cells(entry: Entry) -> tuple[str, ...]:
+def _cells(entry: Entry, *, has_fit: bool) -> tuple[str, ...]:
     judged = entry.judged
     figures = (
         f"{judged.available:,}",
         f"{judged.used:,}",
         f"{judged.waste:.1%}",
         "-" if judged.total_waste is None else f"{judged.total_waste:.1%}",
-        f"{entry.fit.waste:.1%}",
+        f"{entry.fit.waste:.1%}" if has_fit else "-",
     )
     fitted = (
         f"{(entry.rival.waste - judged.waste) * 100:+.1f}",
@@ -118,12 +120,14 @@ def shared_table(report: TuneReport) -> Table:
             f"worst regret {search.worst - 1:.1%} on what was fitted; no staircase has less than {search.bound - 1:.1%}"
         )
     factors = [f"load\n{one.load.factor:g}" for one in report.loads]
-    return simple_table(
+    table = simple_table(
         f"One list for all loads: waste of {report.objective.name} {report.evidence.where}",
         ("\nlist", "\ngraphs", *factors),
         lines,
         caption=caption,
     )
+    table.padding = (0, 0)
+    return table
 
 
 def _across(lists: Sequence[Shared], name: str | None = None) -> Iterator[tuple[str, ...]]:
@@ -184,19 +188,29 @@ def recommendation(report: TuneReport) -> Iterator[str]:
     """The list, why, what it covers, and what it is."""
     chosen = report.decision.recommended
     yield f"recommended: {chosen.described}: {report.decision.reason}"
-    if chosen is not report.decision.baseline and (line := _coverage(report)):
-        yield line
+    if chosen is not report.decision.baseline:
+        yield from _coverage(report)
+        yield from _runner_up(report)
     yield from (f"  {line}" for line in ladder_lines(chosen))
 
 
-def _coverage(report: TuneReport) -> str | None:
+def _coverage(report: TuneReport) -> Iterator[str]:
     """What the server's own list, as it has it, would have sent to eager."""
-    for one in report.loads:
-        for entry in one.others:
-            if entry.candidate.group == "this server" and entry.judged.off_list:
-                share = f"{entry.judged.off_list:.1%}"
-                return f"coverage: the {entry.candidate.name} sends {share} of the steps to eager, this one none"
-    return None
+    for entry in report.loads[0].others:
+        if entry.candidate.group == SERVER and entry.judged.off_list:
+            share = f"{entry.judged.off_list:.1%}"
+            yield f"coverage: the {entry.candidate.name} sends {share} of the steps to eager, this one none"
+
+
+def _runner_up(report: TuneReport) -> Iterator[str]:
+    """How near the best of the others comes, where that is another than what is replaced."""
+    other = report.runner_up
+    if other is not None and other.candidate.policy.shapes != report.decision.baseline.policy.shapes:
+        more = other.judged.cost / report.loads[0].best.judged.cost - 1
+        yield (
+            f"the best other list of at most {report.rules.budget} graphs is the {other.candidate.name} of "
+            f"{other.candidate.policy.count}: {abs(more):.1%} {'more' if more >= 0 else 'less'} {report.objective.name}"
+        )
 
 
 def ladder_lines(candidate: Candidate) -> Iterator[str]:

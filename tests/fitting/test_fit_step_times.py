@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanoserve.fitting import TimedShapes, fit_step_time
+from nanoserve.fitting import StepTimeFit, TimedShapes, fit_step_time
 from nanoserve.fitting.step_times import fit_linear, fit_table
 from nanoserve.step_time import LinearStepTime, StepTime, TableStepTime, parse_step_time
 
@@ -26,6 +26,10 @@ def times_of(model: StepTime) -> dict[tuple[int, int], float]:
     return {(rows, width): float(model.ns(rows, rows * width)) for rows, width in GRID}
 
 
+def fitted(shapes: TimedShapes, max_batch_size: int = 1) -> StepTimeFit:
+    return fit_step_time(shapes, max_batch_size)
+
+
 def columns(shapes: TimedShapes) -> Any:
     return shapes.where(np.ones(shapes.rows.size, bool))
 
@@ -33,7 +37,7 @@ def columns(shapes: TimedShapes) -> Any:
 class TestLinear:
     @given(st.floats(1e5, 1e8), st.floats(0, 1e6), st.floats(0, 1e3))
     def test_a_line_is_found_again(self, t0: float, row: float, cell: float) -> None:
-        found = fit_step_time(timed(times_of(LinearStepTime(t0, row, cell))))
+        found = fitted(timed(times_of(LinearStepTime(t0, row, cell))))
         assert found.error < 1e-4
         for rows, width in GRID:
             expected = t0 + row * rows + cell * rows * width
@@ -68,7 +72,7 @@ class TestLinear:
             assert missed(t0, row, cell) >= least * (1 - 1e-6)
 
     def test_what_is_printed_is_the_model(self) -> None:
-        found = fit_step_time(timed(times_of(LinearStepTime(1234567.891, 45678.9123, 281.6831234)))).model
+        found = fitted(timed(times_of(LinearStepTime(1234567.891, 45678.9123, 281.6831234)))).model
         assert found.render() == "linear:1.23457,0.0456789,0.000281683"
         assert parse_step_time(found.render()) == found
 
@@ -78,10 +82,18 @@ class TestTable:
         """Matrix tiles of 8 rows: every shape of 1 to 8 rows takes as long, whatever its width."""
         steps = TableStepTime((1, 8, 9, 16, 17, 32), (1e6, 1e6, 5e6, 5e6, 9e6, 9e6))
         rows = (1, 2, 3, 5, 8, 9, 11, 14, 16, 17, 20, 25, 32)
-        found = fit_step_time(timed({(r, w): float(steps.ns(r, r * w)) for r in rows for w in (128, 512, 1024)}))
+        found = fitted(timed({(r, w): float(steps.ns(r, r * w)) for r in rows for w in (128, 512, 1024)}))
         assert found.name == "table"
         assert found.errors["table"] < 0.05 < found.errors["linear"]
         assert [found.model.ns(r, r * 128) for r in rows] == [steps.ns(r, 0) for r in rows]
+
+    def test_one_that_ends_below_the_largest_batch_is_not_kept(self) -> None:
+        """Past its end a table is constant, and more rows would look free."""
+        tiles = timed({(r, w): 1e6 * -(-r // 8) for r in (1, 4, 8, 9, 12, 16) for w in (128, 512)})
+        assert fitted(tiles, 16).name == "table"
+        beyond = fitted(tiles, 17)
+        assert (beyond.name, beyond.most_rows, beyond.most_width) == ("linear", 16, 512)
+        assert beyond.model.ns(64, 0) > beyond.model.ns(16, 0)
 
     def test_a_row_bucket_is_the_median_of_its_steps(self) -> None:
         times = {(4, 128): 3e6, (4, 256): 5e6, (4, 512): 9e6, (8, 128): 1e7}
@@ -107,21 +119,21 @@ class TestErrors:
             squares += [
                 (model.ns(r, r * w) / times[r, w] - 1) ** 2 for (r, w), gone in zip(GRID, out, strict=True) if gone
             ]
-        assert fit_step_time(shapes).errors["linear"] == pytest.approx(np.sqrt(np.mean(squares)))
+        assert fitted(shapes).errors["linear"] == pytest.approx(np.sqrt(np.mean(squares)))
 
     def test_a_shape_weighs_by_its_steps(self) -> None:
         times = times_of(LinearStepTime(1e6, 1e5, 10.0))
         times[32, 1024] *= 3
-        rare = fit_step_time(timed(times, dict.fromkeys(GRID, 100) | {(32, 1024): 1}))
-        often = fit_step_time(timed(times, dict.fromkeys(GRID, 1) | {(32, 1024): 100}))
+        rare = fitted(timed(times, dict.fromkeys(GRID, 100) | {(32, 1024): 1}))
+        often = fitted(timed(times, dict.fromkeys(GRID, 1) | {(32, 1024): 100}))
         assert rare.error < 0.1 < often.error
 
     def test_the_chosen_one_has_the_smaller_error(self) -> None:
-        found = fit_step_time(timed(times_of(LinearStepTime(1e6, 1e5, 10.0))))
+        found = fitted(timed(times_of(LinearStepTime(1e6, 1e5, 10.0))))
         assert found.error == min(found.errors.values())
 
     def test_three_shapes_are_enough(self) -> None:
-        found = fit_step_time(timed({(1, 128): 1e6, (2, 128): 2e6, (4, 128): 4e6}))
+        found = fitted(timed({(1, 128): 1e6, (2, 128): 2e6, (4, 128): 4e6}))
         assert found.name == "linear"
         assert found.error < 1e-3
 

@@ -60,7 +60,7 @@ StepModel = LinearStepTime | TableStepTime
 
 @dataclass(frozen=True)
 class StepTimeFit:
-    """The model chosen, its name, and the error of each on shapes it was not fitted to.
+    """The model chosen, its name, the error of each on shapes it was not fitted to, and how far was measured.
 
     `errors` are root mean squares of `predicted / measured - 1`: what a gain in predicted time must exceed to be one.
     """
@@ -68,6 +68,8 @@ class StepTimeFit:
     model: StepModel
     name: str
     errors: dict[str, float]
+    most_rows: int
+    most_width: int
 
     @property
     def error(self) -> float:
@@ -75,8 +77,12 @@ class StepTimeFit:
         return self.errors[self.name]
 
 
-def fit_step_time(timed: TimedShapes) -> StepTimeFit:
-    """Fits both models and keeps the one with the smaller error on the shapes left out, every fifth in turn."""
+def fit_step_time(timed: TimedShapes, max_batch_size: int) -> StepTimeFit:
+    """Fits both models and keeps the one with the smaller error on the shapes left out, every fifth in turn.
+
+    A table is constant past its last row bucket, where more rows would look free: one that ends below
+    `max_batch_size` is not kept.
+    """
     fits: dict[str, Callable[[Columns], StepModel]] = {"linear": fit_linear, "table": fit_table}
     order = np.lexsort((timed.width, timed.rows))
     fold = np.empty(order.size, np.int64)
@@ -87,8 +93,9 @@ def fit_step_time(timed: TimedShapes) -> StepTimeFit:
         for left_out in np.unique(fold).tolist():
             squares += _squares(fit(timed.where(fold != left_out)), timed.where(fold == left_out))
         errors[name] = float(np.sqrt(squares / int(timed.steps.sum())))
-    name = min(errors, key=lambda name: errors[name])
-    return StepTimeFit(fits[name](timed.where(np.ones(order.size, bool))), name, errors)
+    most = int(timed.rows.max()), int(timed.width.max())
+    name = min(errors, key=lambda name: errors[name]) if most[0] >= max_batch_size else "linear"
+    return StepTimeFit(fits[name](timed.where(np.ones(order.size, bool))), name, errors, *most)
 
 
 def _squares(model: StepModel, columns: Columns) -> float:

@@ -15,7 +15,7 @@ from nanoserve.buckets import DecodeBuckets
 from nanoserve.fitting import Axis, StepsHistogram, fit_product, fit_rows, fit_staircase, price_cells
 from nanoserve.steps import Steps
 from nanoserve_cli.tuning import fits
-from nanoserve_cli.tuning.evidence import Part
+from nanoserve_cli.tuning.evidence import Load, Part
 from nanoserve_cli.tuning.fits import PREMIUM, PRIORS, PSEUDO_COUNT, UNTIMED_PRIOR, Rules, choose_prior, fit, with_prior
 from nanoserve_cli.tuning.scoring import CELLS, ROWS
 
@@ -169,28 +169,25 @@ class TestHeldOut:
 class TestSeveralLoads:
     LOADS = evidence(drawn(150), loads=(0.5, 2.0), limits=(16, 256)).loads
 
-    def parts(self) -> list[Part]:
-        return [load.fit for load in self.LOADS]
-
     def test_the_mean_is_the_best_for_their_mixture(self) -> None:
-        lists, search = fits.robust(self.parts(), CELLS, rules(), "mean", 1e-2)
+        lists, search = fits.robust(self.LOADS, CELLS, rules(), "mean", 1e-2, 150)
         assert search is None
         assert [one.name for one in lists] == ["mean of loads, staircase", "mean of loads, product"]
 
         def mean_cost(policy: Any) -> float:
-            scorers = [CELLS.scorer(part) for part in self.parts()]
+            scorers = [CELLS.scorer(load.fit) for load in self.LOADS]
             return sum(float(scorer.score(policy).cost / scorer.open) for scorer in scorers)
 
         own = [fit(load, CELLS, rules(), 1e-2, 150, 8).curve.at(8).best for load in self.LOADS]
         assert mean_cost(lists[0].policy) <= 1.01 * min(mean_cost(one) for one in own)
 
     def test_the_minimax_has_the_least_worst_regret(self) -> None:
-        (one,), search = fits.robust(self.parts(), CELLS, rules(), "minimax", 1e-2)
+        (one,), search = fits.robust(self.LOADS, CELLS, rules(), "minimax", 1e-2, 150)
         assert search is not None
         assert one.policy == search.best
         assert 1.0 <= search.bound <= search.worst
         assert min(search.regrets) >= 1.0 - 1e-12, "no list beats a load's own optimum under the same cost"
-        mean, _ = fits.robust(self.parts(), CELLS, rules(), "mean", 1e-2)
+        mean, _ = fits.robust(self.LOADS, CELLS, rules(), "mean", 1e-2, 150)
         regrets = []
         for load in self.LOADS:
             seen = with_prior(load.fit.histogram.normalised(), 1e-2, CELLS, rules())
@@ -199,6 +196,35 @@ class TestSeveralLoads:
         assert search.worst <= max(regrets) + 1e-12
 
     def test_rows_too(self) -> None:
-        parts = [Part(StepsHistogram.of_rows({3: 10.0}), None), Part(StepsHistogram.of_rows({12: 7.0}), None)]
-        (one,), _ = fits.robust(parts, ROWS, rules(budget=3), "mean", 0.0)
+        loads = [
+            Load(1.0, Part(StepsHistogram.of_rows({rows: weight}), None), None) for rows, weight in ((3, 10), (12, 7))
+        ]
+        (one,), _ = fits.robust(loads, ROWS, rules(budget=3), "mean", 0.0, 150)
         assert one.policy.shapes == DecodeBuckets(16, 256, rows=[3, 12, 16], widths=[256]).shapes
+
+    def test_a_busy_load_counts_for_no_more_than_a_quiet_one(self) -> None:
+        mixed = fits.mixture(self.LOADS, CELLS)
+        for load in self.LOADS:
+            alone = StepsHistogram.mixture([(load.fit.histogram, 1 / load.fit.histogram.priced(price_cells))])
+            assert alone.priced(price_cells) == pytest.approx(1.0)
+        assert mixed.fit.histogram.priced(price_cells) == pytest.approx(len(self.LOADS))
+        assert mixed.held is None
+        assert mixed.inner is not None
+        assert [part.histogram.priced(price_cells) for part in mixed.inner] == pytest.approx([2.0, 2.0])
+
+    def test_a_load_without_time_leaves_none_to_choose_a_prior_by(self) -> None:
+        assert fits.mixture([self.LOADS[0], replace(self.LOADS[1], inner=None)], CELLS).inner is None
+        lists, _ = fits.robust([replace(one, inner=None) for one in self.LOADS], ROWS, rules(), "mean", None, 150)
+        assert lists[0].policy.count <= 8
+
+    def test_the_held_out_parts_are_not_read(self) -> None:
+        class Sealed:
+            def __getattr__(self, name: str) -> Any:
+                raise AssertionError(f"the held-out part was asked for its {name}")
+
+        sealed: Any = Sealed()
+        loads = [replace(one, held=sealed) for one in self.LOADS]
+        for how in ("mean", "minimax"):
+            assert fits.robust(loads, CELLS, rules(), how, None, 150) == fits.robust(
+                self.LOADS, CELLS, rules(), how, None, 150
+            )

@@ -294,7 +294,10 @@ class TestCautions:
     def test_a_load_on_which_the_shared_list_loses_is_told(self) -> None:
         found = reported(evidence(drawn(200), loads=(0.5, 2.0)))
         worse = replace(found, decision=replace(found.decision, gains=(0.4, -0.031)))
-        assert "it costs more than the default of 5: 3.1% at load 2; see --robust minimax" in self.of(worse)
+        assert (
+            "it costs more than the default of 5: 3.1% at load 2; --robust minimax looks at the worst load"
+            in self.of(worse)
+        )
         assert not [line for line in self.of(found) if line.startswith("it costs more")]
 
     def test_what_is_there_already_needs_none_of_them(self) -> None:

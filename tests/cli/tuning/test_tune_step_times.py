@@ -157,6 +157,12 @@ class TestObjectiveTime:
         assert "linear:5,1,0.001" in text
         assert "time on the part held out" in text
 
+    def test_steps_beyond_what_was_measured_are_told(self, tmp_path: Path) -> None:
+        few = "".join(f"bucketed,{r},64,9,{5 + r},1,1\n" for r in (1, 2, 4))
+        told = "warning: step times were measured up to 4 rows and 64 columns, the traffic has 8 and "
+        assert told in self.tuned(tmp_path, few).stderr
+        assert told not in self.tuned(tmp_path, self.LINE).stderr
+
     def test_a_gain_within_the_models_error_is_none(self, tmp_path: Path) -> None:
         """The same line with every other time doubled: no model can say what a shape takes."""
         noisy = "".join(
