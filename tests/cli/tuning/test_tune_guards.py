@@ -1,4 +1,4 @@
-"""What keeps a recommendation from making a server slower: too little evidence, and a target met where it was fitted."""
+"""What keeps a recommendation from making a server slower: too little evidence, a target met where it was fitted."""
 
 from __future__ import annotations
 
