@@ -91,14 +91,22 @@ class TuneReport:
     decision: Decision
 
     @property
-    def runner_up(self) -> Entry | None:
-        """On one load, the best of the lists of others that are within the budget and complete; None of several."""
-        within = [
-            entry
-            for entry in self.loads[0].others
-            if entry.candidate.completed and entry.candidate.policy.count <= self.rules.budget
-        ]
-        return min(within, key=lambda entry: entry.judged.cost, default=None) if len(self.loads) == 1 else None
+    def runner_up(self) -> tuple[Candidate, float] | None:
+        """The cheapest complete list of others within the budget, and its cost over that of the best fitted list.
+
+        The mean over the loads, where they are judged; None where there is none.
+        """
+        fitted = [entry for one in self.loads for entry in one.proposals]
+        best = next((one.costs for one in self.shared if one.candidate is self.decision.best), None)
+        ours = best or [entry.judged.cost for entry in fitted if entry.candidate is self.decision.best]
+        found = []
+        for entry in self.loads[0].others:
+            one = entry.candidate
+            theirs = [other.judged.cost for load in self.loads for other in load.others if other.candidate == one]
+            # What is pruned to a load is another list on each.
+            if one.completed and one.policy.count <= self.rules.budget and len(theirs) == len(ours):
+                found.append((one, sum(a / b for a, b in zip(theirs, ours, strict=True)) / len(ours)))
+        return min(found, key=lambda pair: pair[1], default=None)
 
 
 def report(

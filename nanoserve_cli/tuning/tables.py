@@ -169,7 +169,7 @@ def proof_table(proof: Proof) -> Table:
     ]
     tokens = f"part at a tie in {proof.partings.requests} requests" if proof.partings.requests else "equal"
     return simple_table(
-        f"On this engine, eager: {proof.steps:,} steps held out, in {proof.stretches} stretches, of "
+        f"On this engine, eager, load {proof.factor:g}: {proof.steps:,} steps in {proof.stretches} stretches, of "
         f"{proof.requests:,} requests",
         ("", *names, "ratio"),
         rows,
@@ -204,13 +204,13 @@ def _coverage(report: TuneReport) -> Iterator[str]:
 
 def _runner_up(report: TuneReport) -> Iterator[str]:
     """How near the best of the others comes, where that is another than what is replaced."""
-    other = report.runner_up
-    if other is not None and other.candidate.policy.shapes != report.decision.baseline.policy.shapes:
-        more = other.judged.cost / report.loads[0].best.judged.cost - 1
-        yield (
-            f"the best other list of at most {report.rules.budget} graphs is the {other.candidate.name} of "
-            f"{other.candidate.policy.count}: {abs(more):.1%} {'more' if more >= 0 else 'less'} {report.objective.name}"
-        )
+    if report.runner_up is not None:
+        other, ratio = report.runner_up
+        if other.policy.shapes != report.decision.baseline.policy.shapes:
+            yield (
+                f"the best other list of at most {report.rules.budget} graphs is {other.name} with "
+                f"{other.policy.count}: {abs(ratio - 1):.1%} {'more' if ratio >= 1 else 'less'} {report.objective.name}"
+            )
 
 
 def ladder_lines(candidate: Candidate) -> Iterator[str]:

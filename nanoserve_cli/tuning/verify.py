@@ -26,7 +26,7 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class Proof:
-    """Both lists on the same stretches of the held-out part, run in turn, `ROUNDS` times each.
+    """Both lists on the same stretches of the held-out part of one load, run in turn, `ROUNDS` times each.
 
     `ratio` is the candidate's step time over the baseline's, step by step, each the median of its rounds; the two
     `tokens_per_s` are of decoding. Cells were equal to what they were priced at, or there would be no proof.
@@ -34,6 +34,7 @@ class Proof:
 
     candidate: Candidate
     baseline: Candidate
+    factor: float
     stretches: int
     requests: int
     steps: int
@@ -83,6 +84,7 @@ def verify(
     return Proof(
         candidate,
         baseline,
+        load.factor,
         len(parts),
         sum(len(part.workload) for part in parts),
         sum(part.steps.total_steps for part in parts),

@@ -268,7 +268,7 @@ def test_the_proof_is_printed(trace: Path) -> None:
     pytest.importorskip("torch")
     result = ran("--from", trace, *SMALL, "--verify", "--verify-steps", 8)
     text = " ".join(result.stdout.split())
-    assert "On this engine, eager: 8 steps held out, in 4 stretches, of " in text
+    assert "On this engine, eager, load 1: 8 steps in 4 stretches, of " in text
     assert "tokens equal; median and quartiles are of the ratio of each step's time" in text
     found = json.loads(ran("--from", trace, *SMALL, "--verify", "--verify-steps", 8, "--json").stdout)["proof"]
     assert found["steps"] == 8

@@ -166,6 +166,34 @@ class TestScores:
         assert found.decision.recommended.policy.shapes[-1].rows == limits[0]
 
 
+class TestRunnerUp:
+    def test_it_is_the_cheapest_complete_list_of_others_within_the_budget(self) -> None:
+        found = reported(evidence(drawn(300, every_ms=12), limits=(64, 256)), rule=rules((64, 256), budget=12))
+        assert found.runner_up is not None
+        other, ratio = found.runner_up
+        (load,) = found.loads
+        costs = {
+            entry.candidate.name: entry.judged.cost
+            for entry in load.others
+            if entry.candidate.completed and entry.candidate.policy.count <= 12
+        }
+        assert other.name in costs
+        assert costs[other.name] == min(costs.values())
+        assert ratio == costs[other.name] / load.best.judged.cost
+
+    def test_of_several_loads_it_is_the_mean_and_no_list_of_one_load(self) -> None:
+        found = reported(evidence(drawn(200), loads=(0.5, 2.0)))
+        assert found.runner_up is not None
+        other, ratio = found.runner_up
+        assert other.name != "default pruned"
+        best = next(one for one in found.shared if one.candidate is found.decision.best)
+        theirs = [CELLS.scorer(load.load.judged).score(other.policy).cost for load in found.loads]
+        assert ratio == pytest.approx(sum(a / b for a, b in zip(theirs, best.costs, strict=True)) / 2)
+
+    def test_where_none_is_within_the_budget_there_is_none(self) -> None:
+        assert reported(evidence(drawn(60)), rule=rules(budget=2)).runner_up is None
+
+
 class TestBaseline:
     def test_it_is_our_default_within_the_budget(self) -> None:
         found = reported(evidence(drawn(60)), rule=rules(budget=5))
