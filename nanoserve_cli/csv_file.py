@@ -28,12 +28,15 @@ class RecordsError(ValueError):
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a file beside its place and moves it there: a reader sees the old one or the new one, never half of it."""
+    path = path.resolve()  # through a link: the file it names is what changes
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            part.chmod(path.stat().st_mode & 0o7777)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -135,8 +138,10 @@ def read_rows(path: Path) -> tuple[list[dict[str, str]], int]:
         raise _other_header(path, header, body)
     ended = body if text.endswith("\n") else body[:-1]
     whole = [line for line in ended if len(line) == len(RUN_COLUMNS)]
-    if other := next((line[0] for line in whole if line[0] != str(SCHEMA_VERSION)), None):
-        raise OtherSchema(f"{path}: holds rows of results schema {other}, this nanoserve reads {SCHEMA_VERSION}")
+    other = [line[0] for line in whole if line[0] != str(SCHEMA_VERSION)]
+    if other:
+        said = other[0] or "none"
+        raise OtherSchema(f"{path}: holds rows of results schema {said}, this nanoserve reads {SCHEMA_VERSION}")
     return [dict(zip(RUN_COLUMNS, line, strict=True)) for line in whole], len(body) - len(whole)
 
 

@@ -67,9 +67,11 @@ def escape_property(text: str) -> str:
 
 def append_summary(path: Path, markdown: str) -> None:
     """Adds to the job summary what still fits, by whole lines, with a note where it does not. Raises OSError."""
-    used = path.stat().st_size if path.exists() else 0
-    with path.open("a", encoding="utf-8", newline="\n") as file:
-        file.write(cut(markdown, SUMMARY_BYTES - used))
+    before = path.read_bytes() if path.exists() else b""
+    apart = "" if not before or before.endswith(b"\n") else "\n"
+    if text := cut(markdown, SUMMARY_BYTES - len(before) - len(apart)):
+        with path.open("a", encoding="utf-8", newline="\n") as file:
+            file.write(apart + text)
 
 
 def cut(markdown: str, room: int) -> str:

@@ -54,10 +54,19 @@ class _Judge:
                 )
         by_row = [[self._verdict(limit, *pair) for limit in self._budget.limits] for pair in pairs]
         tight = {verdict.limit for verdicts in by_row for verdict in verdicts if verdict.status != "improved"}
+        tight |= self._bands
         for verdict in (verdict for verdicts in by_row for verdict in verdicts):
             # A limit on several rows is as tight as its worst row lets it be: better is what all of them are.
             loosely = verdict.status == "improved" and verdict.limit in tight and verdict.limit.kind != "regress"
             yield replace(verdict, status="pass") if loosely else verdict
+
+    @property
+    def _bands(self) -> set[Limit]:
+        """Limits of metrics that are bounded on both sides: inside a band nothing has improved."""
+        kinds: dict[str, set[str]] = {}
+        for limit in self._budget.limits:
+            kinds.setdefault(limit.column.name, set()).add(limit.kind)
+        return {limit for limit in self._budget.limits if {"at_most", "at_least"} <= kinds[limit.column.name]}
 
     def _selects(self, point: Point, sample: Sample) -> bool:
         row = {**point.columns, **sample.row}
@@ -89,8 +98,11 @@ class _Judge:
         if figure is None:
             why = sample.absent.get(limit.column.name) or sample.absent.get("")
             raise _Unjudged("missing", f"not measured: {why}" if why else "not measured")
-        if not isfinite(figure):
+        if not isfinite(figure) or figure < 0:
             raise _Unjudged("missing", f"measured {figure}, which is no figure")
+        padded, opened = sample.row.get("padded_cells"), sample.row.get("open_cells")
+        if padded is not None and opened is not None and padded < opened:
+            raise _Unjudged("missing", f"the row has {padded} padded cells for {opened} open ones, which no run has")
         return figure
 
     def _before(self, limit: Limit, sample: Sample, measured: Figure) -> Figure:
@@ -108,6 +120,8 @@ class _Judge:
         if mine != other:
             reason = f"{path} is of another trace: sha256 {_short(other)}, this one is {_short(mine)}"
             raise _Unjudged("not comparable", reason, measured)
+        if "steps" in row and not row["steps"]:
+            raise _Unjudged("missing", f"{path}: its run took no step: there is nothing to compare with", measured)
         before: Figure | None = row.get(limit.column.name)
         if before is None or not isfinite(before):
             raise _Unjudged("not comparable", f"{path} has no {limit.column.name}", measured)

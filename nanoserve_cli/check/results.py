@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nanoserve_cli.check.workloads import Point, Sample
-from nanoserve_cli.columns import KEY_COLUMNS
+from nanoserve_cli.columns import COLUMNS, KEY_COLUMNS
 from nanoserve_cli.console import NotComparable
 from nanoserve_cli.csv_file import OtherSchema, RecordsError, parse_row, read_rows, write_rows
 from nanoserve_cli.difference import describe
@@ -19,7 +19,7 @@ WHERE_IT_RAN = ("model", "runner", "dtype")
 class ResultsFile:
     """The whole rows of a results file. Raises RecordsError where it cannot be read, NotComparable for another schema.
 
-    A row that stands more than once is its last.
+    A row that stands more than once, as of two runs, must say the same; where it does not there is no telling which.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,6 +40,8 @@ class ResultsFile:
         if not found:
             cut = f" (rows cut short in it: {self._cut})" if self._cut else ""
             return Sample(point.label, {}, stopped=f"{self.path} has no such row{cut}")
+        if problem := _disagreement(found):
+            return Sample(point.label, {}, stopped=f"{self.path} has this row {len(found)} times, with other {problem}")
         try:
             return Sample(point.label, parse_row(found[-1], self.path), absent={"": f"{self.path} has none"})
         except RecordsError as error:
@@ -74,6 +76,12 @@ class ResultsFile:
         mine = self.rows[index]
         pairs = ((name, mine[name], _text(row.get(name))) for name in KEY_COLUMNS)
         return all(a == b or (name in but and "" in (a, b)) for name, a, b in pairs)
+
+
+def _disagreement(rows: Sequence[Mapping[str, str]]) -> str | None:
+    """The first count in which rows of one point differ; None where they are the same."""
+    counts = (column.name for column in COLUMNS if column.kind == "count")
+    return next((name for name in counts if len({row[name] for row in rows}) > 1), None)
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,7 @@ import typer
 
 from nanoserve_cli import options as opt
 from nanoserve_cli.check import DEFAULT_FILE
-from nanoserve_cli.console import drop_stdout, out, reported, say, show
+from nanoserve_cli.console import drop_stdout, out, reported, say, show, warn
 
 if TYPE_CHECKING:
     from nanoserve_cli.check.budget_file import BudgetFile
@@ -124,7 +124,11 @@ def _show(report: Report, command: Command, format: str) -> None:
             sys.stdout.write(line + "\n")
         sys.stdout.write(tables.summary(report) + "\n")
         if summary := os.environ.get(github.SUMMARY_VARIABLE):
-            github.append_summary(Path(summary), tables.markdown(report, command))
+            try:
+                github.append_summary(Path(summary), tables.markdown(report, command))
+            except OSError as error:
+                # The verdict stands whatever becomes of the page about it.
+                warn(f"{github.SUMMARY_VARIABLE}={summary}: cannot be written: {error.strerror or error}")
     else:
         show(tables.table(report))
         told = tables.telling(report)

@@ -351,11 +351,11 @@ class TestTheLimitOfASummary:
         page = markdown(Report(Path("b.yaml"), tuple(made), False), COMMAND)
         assert len(page.encode()) > SUMMARY_BYTES
         path = tmp_path / "s.md"
-        path.write_text("x" * 1000)
+        path.write_text("x" * 999 + "\n")
         append_summary(path, page)
         text = path.read_text()
         assert SUMMARY_BYTES - 300 < path.stat().st_size <= SUMMARY_BYTES
-        kept, _, note = text.removeprefix("x" * 1000).rpartition("\n\n")
+        kept, _, note = text.removeprefix("x" * 999 + "\n").rpartition("\n\n")
         assert page.startswith(kept + "\n")
         lost = len(page.splitlines()) - len(kept.splitlines())
         assert note == f"*Cut here: {lost:,} more lines would be past the 1 MiB that a step may write.*\n"
@@ -393,3 +393,10 @@ class TestWords:
             """nanoserve check 'a b.yaml' --results r.csv --strict --update 'it'"'"'s'"""
         )
         assert command.accepting("x", strict=True).count("--strict") == 1
+
+
+def test_a_summary_begins_on_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "s.md"
+    path.write_text("before")
+    append_summary(path, "### after\n")
+    assert path.read_text() == "before\n### after\n"

@@ -270,6 +270,17 @@ class TestResultsThatAreThere:
         assert run("check", path, "--results", csv, "--update", "one").exit_code == 0
         assert "{at_most: 5000}" in path.read_text()
 
+    @pytest.mark.parametrize(("column", "value"), [("padded_cells", "-5"), ("padded_cells", "0")])
+    def test_a_figure_that_no_run_has(self, column: str, value: str, path: Path, csv: Path) -> None:
+        planted(csv, **{column: value})
+        assert run("check", path, "--results", csv).exit_code == 3
+
+    def test_a_blank_schema_version(self, path: Path, csv: Path) -> None:
+        planted(csv, schema_version="")
+        done = run("check", path, "--results", csv)
+        assert done.exit_code == 4
+        assert "holds rows of results schema none" in done.stdout + done.stderr
+
     @pytest.mark.parametrize("cell", ["nan", "inf", ""])
     def test_a_share_that_is_no_number(self, cell: str, path: Path, csv: Path) -> None:
         planted(csv, waste=cell)
@@ -520,3 +531,25 @@ class TestBaselines:
         found = run("check", path, "--update", "one")
         assert (found.exit_code, found.stdout) == (2, "")
         assert "before.csv: was made with another model or runner: make it again with its own command" in found.stderr
+
+
+def test_inside_a_band_nothing_has_improved(tmp_path: Path) -> None:
+    path = budget(
+        tmp_path / "b.yaml",
+        "{padded_cells: {at_most: 700000, at_least: 600000}}",
+        workload="bench: {steps: 512, host_only: true}",
+    )
+    assert run("check", path, "--strict").exit_code == 0
+
+
+@pytest.mark.parametrize(("bound", "code"), [(680_960, 0), (680_959, 3)])
+def test_a_summary_that_cannot_be_written_changes_no_verdict(
+    bound: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/nosuch/s.md")
+    path = budget(
+        tmp_path / "b.yaml", f"{{padded_cells: {{at_most: {bound}}}}}", workload="bench: {steps: 512, host_only: true}"
+    )
+    done = run("check", path, "--format", "github")
+    assert done.exit_code == code
+    assert "GITHUB_STEP_SUMMARY=/nosuch/s.md: cannot be written: No such file or directory" in done.stderr

@@ -183,13 +183,16 @@ class TestWhatCannotRun:
 
 
 class TestResultsFile:
-    def test_of_a_row_that_stands_twice_the_last_counts(self, tmp_path: Path) -> None:
+    def test_a_row_that_stands_twice_must_say_the_same(self, tmp_path: Path) -> None:
+        """The worse of two would pass unseen behind the better, or the better hide behind the worse."""
         workload = made("bench", steps=8, host_only=True)
         (sample,), (point,) = workload.run(), workload.points()
         path = tmp_path / "r.csv"
-        write_rows(path, [sample.row | {"padded_cells": 1}, sample.row])
+        write_rows(path, [sample.row, sample.row])
+        assert ResultsFile(path).sample(point).row["padded_cells"] == 768
+        write_rows(path, [sample.row | {"padded_cells": 99_999}, sample.row])
         found = ResultsFile(path).sample(point)
-        assert found.row["padded_cells"] == 768
+        assert (found.row, found.stopped) == ({}, f"{path} has this row 2 times, with other padded_cells")
 
     def test_a_row_of_a_model_is_the_same_point_as_one_of_none(self, tmp_path: Path) -> None:
         """A baseline may come from a machine with torch, and the check from a runner without."""

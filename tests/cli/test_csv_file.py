@@ -195,3 +195,20 @@ class TestNotOurs:
             read_results(path)
         with pytest.raises(RecordsError, match=f"column waste holds {value}, which no run measures"):
             check_finite(parse_row(read_rows(path)[0][0], path), path)
+
+
+class TestWhereItIsWritten:
+    def test_through_a_link_the_file_it_names_changes(self, tmp_path: Path) -> None:
+        target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+        target.write_text("old")
+        link.symlink_to(target)
+        write_rows(link, [])
+        assert link.is_symlink()
+        assert target.read_text().startswith("schema_version,")
+
+    def test_its_mode_stays(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.csv"
+        path.write_text("old")
+        path.chmod(0o640)
+        write_rows(path, [])
+        assert path.stat().st_mode & 0o777 == 0o640
