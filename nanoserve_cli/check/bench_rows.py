@@ -15,7 +15,7 @@ from nanoserve_cli.bench import BenchRun, bench_lockstep, bench_traffic
 from nanoserve_cli.check.command_options import parsed
 from nanoserve_cli.check.workloads import BudgetError, Point, Sample, trace_identity
 from nanoserve_cli.columns import Column
-from nanoserve_cli.commands.bench import TRAFFIC_MAX_MODEL_LEN, _check_flags, _document, _usable_backend, bench
+from nanoserve_cli.commands.bench import TRAFFIC_MAX_MODEL_LEN, bench, check_flags, runs_document, usable_backend
 from nanoserve_cli.compare import ClockSettings, EngineSettings
 from nanoserve_cli.latency import parse_goodput
 from nanoserve_cli.model_choice import choose_model
@@ -37,7 +37,7 @@ class BenchWorkload:
         self._trace_dir = trace_dir
         self._has_traffic = asked["source"] is not None or asked["num_requests"] is not None
         try:
-            _check_flags(
+            check_flags(
                 context,
                 has_traffic=self._has_traffic,
                 host_only=asked["host_only"],
@@ -72,7 +72,7 @@ class BenchWorkload:
             seed=asked["seed"],
         )
         compiles = asked["runner"] == "compiled" or asked["graph_body"] == "compiled"
-        backend = _usable_backend(asked["compile_backend"], choice) if compiles else asked["compile_backend"]
+        backend = usable_backend(asked["compile_backend"], choice) if compiles else asked["compile_backend"]
         runner = RunnerOptions(asked["runner"], backend, asked["dynamic"], asked["graph_backend"], asked["graph_body"])
         engine = EngineSettings(
             policy=self._policy(TRAFFIC_MAX_MODEL_LEN),
@@ -81,7 +81,7 @@ class BenchWorkload:
             **{name: asked[name] for name in ("block_size", "num_blocks", "check_inert", "allow_partial", "audit")},
         )
         runs = self._runs(engine)
-        document = _document(runs, choice, engine, self._clock, self._ladders)
+        document = runs_document(runs, choice, engine, self._clock, self._ladders)
         whole = document | document["settings"]
         return [self._sample(whole | entry) for entry in document["runs"]]
 

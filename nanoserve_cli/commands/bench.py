@@ -86,7 +86,7 @@ def bench(
         from nanoserve_cli.traffic import TrafficOptions, load_traffic
 
         has_traffic = source is not None or num_requests is not None
-        _check_flags(context, has_traffic=has_traffic, host_only=host_only, clock=clock, runner=runner)
+        check_flags(context, has_traffic=has_traffic, host_only=host_only, clock=clock, runner=runner)
         if goodput is not None and not goodput.strip():
             raise ValueError("--goodput names no limit: write 'ttft:500' or the like")
         goodput_ms = parse_goodput((goodput or "").split())
@@ -121,7 +121,7 @@ def bench(
         except ImportError as error:
             raise ImportError(f"{error}, or add --host-only") from error
         compiles = runner == "compiled" or graph_body == "compiled"
-        backend = _usable_backend(compile_backend, choice) if compiles else compile_backend
+        backend = usable_backend(compile_backend, choice) if compiles else compile_backend
         engine = EngineSettings(
             policy=default_policy,
             decoder=choice.decoder,
@@ -149,7 +149,7 @@ def bench(
         ladders = (
             {} if policy is not None else {"rows_ladder": "pow2", "width_ladder": f"multiple:{width_multiple or 128}"}
         )
-        document = _document(runs, choice, engine, clocking, ladders)
+        document = runs_document(runs, choice, engine, clocking, ladders)
         _report(runs, document, json_=json_, out_dir=out_dir, quiet=quiet)
 
 
@@ -181,7 +181,7 @@ def _report(runs: list[BenchRun], document: dict[str, Any], *, json_: bool, out_
         say(f"results in {out_dir}", quiet=quiet)
 
 
-def _check_flags(context: typer.Context, *, has_traffic: bool, host_only: bool, clock: str, runner: str) -> None:
+def check_flags(context: typer.Context, *, has_traffic: bool, host_only: bool, clock: str, runner: str) -> None:
     """ValueError for flags that would do nothing together: better than a run that ignores one."""
     given = opt.flags_given(context)
     add_traffic = "add --from FILE or --num-requests N"
@@ -215,7 +215,7 @@ _RECORDED = ("--format", "--strict", "--trace-dir")
 _MODEL = ("--model", "--runner", "--compile-backend", "--dynamic", "--device", "--dtype", "--check-inert", "--audit")
 
 
-def _usable_backend(backend: str, choice: ModelChoice) -> str:
+def usable_backend(backend: str, choice: ModelChoice) -> str:
     """`backend`, or the counting one, said once, where there is nothing to compile with."""
     if choice.device is None:
         return backend
@@ -232,9 +232,10 @@ def _usable_backend(backend: str, choice: ModelChoice) -> str:
     return backend
 
 
-def _document(
+def runs_document(
     runs: list[BenchRun], choice: ModelChoice, engine: Any, clock: Any, ladders: dict[str, str]
 ) -> dict[str, Any]:
+    """The whole bench as `run.json` has it; `ladders` are the rules of its policy where flags gave it."""
     from nanoserve_cli.provenance import provenance
 
     trace = None if runs[0].traffic is None else runs[0].traffic.trace
