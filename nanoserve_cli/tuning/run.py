@@ -23,6 +23,7 @@ from nanoserve_cli.tuning.scoring import Objective
 from nanoserve_cli.workload.errors import did_you_mean
 
 DEFAULT_GRAPHS = 36
+MOST_MINUTES = 15
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def tune(settings: TuneSettings, progress: Callable[[str], None] | None = None) 
     timed = None if measured is None else fit_step_time(measured, evidence.max_batch_size)
     objective = _objective(settings, evidence, timed)
     rules, prior = _rules(settings, evidence, objective)
+    _check_work(objective, rules, len(evidence.loads))
     found = report(
         evidence,
         objective,
@@ -104,6 +106,22 @@ def tune(settings: TuneSettings, progress: Callable[[str], None] | None = None) 
         settled = settle(evidence, _finalists(found), settings.clock)
         found = _resettled(found, settled, _noise(objective, timed))
     return Tuned(found, timed, settled, (*_of_target(settings, found), *cautions(found, settings.clock, timed)))
+
+
+def _check_work(objective: Objective, rules: Rules, loads: int) -> None:
+    """ValueError for a grid of candidates whose staircases would take more than a quarter of an hour here.
+
+    A solve is about `rows^2 widths^2 graphs / 4` additions, a load takes five of them, a core does a billion a second.
+    """
+    if objective.name == "rows":
+        return
+    rows, widths = rules.rows.allowed.size, rules.widths.allowed.size
+    minutes = rows**2 * widths**2 * max(rules.budget, CURVE_LIMIT) / 4 * 5 * loads / 1e9 / 60
+    if minutes > MOST_MINUTES:
+        raise ValueError(
+            f"{rows:,} row by {widths:,} width buckets to choose from take about {minutes:,.0f} minutes to fit: raise "
+            "--width-granularity or --row-granularity, or lower the limits"
+        )
 
 
 def _of_target(settings: TuneSettings, found: TuneReport) -> Iterator[str]:

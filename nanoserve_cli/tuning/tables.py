@@ -68,7 +68,7 @@ def _caption(one: LoadReport) -> str | None:
     if one.fit.prior:
         told.append(f"fitted with an even prior of {one.fit.prior:.2g} on all sizes")
     if one.fit.gap is not None:
-        told.append(f"on the fit part the product costs {one.fit.gap:.1%} more than the staircase")
+        told.append(f"on the fit part the product costs {max(one.fit.gap, 0):.1%} more than the staircase")
     return "; ".join(told) or None
 
 

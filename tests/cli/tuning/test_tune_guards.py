@@ -44,3 +44,11 @@ def test_a_target_says_what_the_list_does_on_what_it_was_not_fitted_to() -> None
     assert done.exit_code == 0, done.stderr
     assert "--target waste:5% is met on what is fitted: waste " in done.stderr
     assert " held out" in done.stderr
+
+
+def test_a_grid_that_would_take_hours_is_refused_before_it_starts() -> None:
+    traffic = ("--num-requests", 30, "--request-rate", 20, "--prompt-len", 20, "--output-len", 20)
+    done = tune(*traffic, "--max-batch", 256, "--max-model-len", 8192, "--width-granularity", 1)
+    assert done.exit_code == 2
+    assert "256 row by 8,192 width buckets to choose from take about " in done.stderr
+    assert "raise --width-granularity or --row-granularity, or lower the limits" in done.stderr
