@@ -141,7 +141,9 @@ def read_rows(path: Path) -> tuple[list[dict[str, str]], int]:
     other = [line[0] for line in whole if line[0] != str(SCHEMA_VERSION)]
     if other:
         said = other[0] or "none"
-        raise OtherSchema(f"{path}: holds rows of results schema {said}, this nanoserve reads {SCHEMA_VERSION}")
+        raise OtherSchema(
+            f"{path}: holds rows of results schema {said}, this nanoserve reads {SCHEMA_VERSION}: move it away"
+        )
     return [dict(zip(RUN_COLUMNS, line, strict=True)) for line in whole], len(body) - len(whole)
 
 

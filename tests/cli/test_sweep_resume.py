@@ -136,12 +136,15 @@ class TestReuse:
         assert len(computed(invoke(*TWO, "--out", path, "--resume"))) == 2
         assert [row["code_sha256"] for row in rows_of(path)] == ["another"] * 2
 
-    def test_rows_of_another_schema_are_computed(self, tmp_path: Path) -> None:
+    def test_rows_of_another_schema_are_neither_reused_nor_dropped(self, tmp_path: Path) -> None:
         path = tmp_path / "o.csv"
         invoke(*TWO, "--out", path)
         path.write_text(path.read_text().replace("\n2,", "\n1,", 1))
-        assert computed(invoke(*TWO, "--out", path, "--resume")) == ["lockstep-24 4x64 pow2 multiple:16"]
-        assert [row["schema_version"] for row in rows_of(path)] == ["2", "2"]
+        before = path.read_bytes()
+        done = invoke(*TWO, "--out", path, "--resume")
+        assert done.exit_code == 2
+        assert "holds rows of results schema 1, this nanoserve reads 2: move it away" in done.stderr
+        assert path.read_bytes() == before
 
     def test_rows_that_were_not_measured_are_no_rows_of_a_sweep_that_measures(self, tmp_path: Path) -> None:
         """Without torch, without compiles, with them, in another dtype: what fills a column is part of the identity."""

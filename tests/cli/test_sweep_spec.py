@@ -147,7 +147,7 @@ class TestKeys:
 
     def test_the_specs_of_the_repository_are_sweeps(self) -> None:
         found = (Path(__file__).resolve().parents[2] / "sweeps").glob("*.yaml")
-        sweeps = [path for path in found if "width_multiple" in path.read_text(encoding="utf-8")]
+        sweeps = [path for path in found if path.name != "budget.yaml"]
         assert sweeps
         for path in sweeps:
             assert spec_of(load_document(path), None, str(path)).points
