@@ -26,13 +26,13 @@ class RecordsError(ValueError):
     """A results file that cannot be written or added to; nothing in it was changed."""
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Writes a file beside its place and moves it there: a reader sees the old one or the new one, never half of it."""
     path = path.resolve()  # through a link: the file it names is what changes
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with part.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         if path.exists():

@@ -6,7 +6,6 @@ Nothing here is global: `applied` sets matplotlib's parameters while a figure is
 from __future__ import annotations
 
 import io
-import os
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from nanoserve_cli.csv_file import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -230,14 +231,10 @@ def save(figure: Figure, path: Path) -> None:
     content = io.BytesIO()
     with applied():
         figure.savefig(content, format=suffix[1:], metadata=_METADATA[suffix])
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(content.getvalue())
-        part.replace(path)
+        write_atomically(path, content.getvalue())
     except OSError as error:
         raise OSError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def check_suffix(path: Path) -> str:
