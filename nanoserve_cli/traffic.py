@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from nanoserve.engine import Engine
@@ -33,6 +34,12 @@ class TrafficOptions:
     prompt_len: str = "256"
     output_len: str = "64"
     seed: int = 0
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> TrafficOptions:
+        """What a command's parameters of these names ask for."""
+        asked = {field.name: params[field.name] for field in fields(cls)}
+        return cls(**asked | {"trace_dir": None if asked["trace_dir"] is None else str(asked["trace_dir"])})
 
     @property
     def settings(self) -> str:

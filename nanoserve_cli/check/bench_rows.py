@@ -88,13 +88,7 @@ class BenchWorkload:
     def _runs(self, engine: EngineSettings) -> list[BenchRun]:
         asked = self._asked
         if self._has_traffic:
-            names = ("format", "strict", "limit", "max_len", "num_requests", "request_rate", "burstiness")
-            lengths = ("prompt_len", "output_len", "seed")
-            options = TrafficOptions(
-                source=asked["source"],
-                trace_dir=None if self._trace_dir is None else str(self._trace_dir),
-                **{name: asked[name] for name in (*names, *lengths)},
-            )
+            options = TrafficOptions.of({**asked, "trace_dir": self._trace_dir})
             traffic = load_traffic(options, engine.policy.max_model_len)
             return [bench_traffic(traffic, engine=engine, clock=self._clock, goodput_ms=self._goodput_ms)]
         return bench_lockstep(

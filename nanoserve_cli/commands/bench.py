@@ -93,20 +93,7 @@ def bench(
         clocking = ClockSettings(clock, opt.milliseconds(step_ms, "--step-ms"), speedup, seed)
         if out_dir is not None:
             prepare_folder(out_dir)
-        traffic_options = TrafficOptions(
-            source=source,
-            format=format,
-            strict=strict,
-            trace_dir=None if trace_dir is None else str(trace_dir),
-            limit=limit,
-            max_len=max_len,
-            num_requests=num_requests,
-            request_rate=request_rate,
-            burstiness=burstiness,
-            prompt_len=prompt_len,
-            output_len=output_len,
-            seed=seed,
-        )
+        traffic_options = TrafficOptions.of(context.params)
         policy_for = partial(
             chosen_policy,
             policy,

@@ -59,7 +59,7 @@ class Fit:
             return [Candidate("fitted list", FITTED, best, "fitted", "one")]
         return [
             Candidate("fitted staircase", FITTED, best, "fitted", "staircase"),
-            Candidate("fitted product", FITTED, self.product, "fitted", "product"),
+            Candidate("fitted product", FITTED, self.product, "fitted product", ""),
         ]
 
 
@@ -122,7 +122,9 @@ def robust(
     mixed = mixture(loads, objective)
     if how == "mean":
         both = fit(mixed, objective, rules, prior, size, rules.budget).candidates(rules.budget)
-        return [replace(one, name=one.name.replace("fitted", "mean of loads,")) for one in both], None
+        return [
+            replace(one, rows_ladder="all loads", name=one.name.replace("fitted", "mean of loads,")) for one in both
+        ], None
     share = chosen_prior(mixed, objective, rules, prior, size)
     # The prior is part of each load here, so that every load's own optimum is one under the same cost.
     found = minimax(
@@ -130,7 +132,7 @@ def robust(
         lambda histogram: _best(histogram, objective, rules),
         lambda histogram, best: _cost(histogram, best, objective),
     )
-    return [Candidate("minimax of loads", FITTED, found.best, "fitted", "minimax")], found
+    return [Candidate("minimax of loads", FITTED, found.best, "all loads", "minimax")], found
 
 
 def mixture(loads: Sequence[Load], objective: Objective) -> Load:

@@ -31,20 +31,7 @@ def settings_of(params: Mapping[str, Any], given: Collection[str]) -> TuneSettin
     if params["verify"] and step_time is not None and not isinstance(step_time, FixedStep):
         raise ValueError("--verify runs on a fixed grid: drop --step-time, or --verify")
     return TuneSettings(
-        traffic=TrafficOptions(
-            source=params["source"],
-            format=params["format"],
-            strict=params["strict"],
-            trace_dir=None if params["trace_dir"] is None else str(params["trace_dir"]),
-            limit=params["limit"],
-            max_len=params["max_len"],
-            num_requests=params["num_requests"],
-            request_rate=params["request_rate"],
-            burstiness=params["burstiness"],
-            prompt_len=params["prompt_len"],
-            output_len=params["output_len"],
-            seed=params["seed"],
-        ),
+        traffic=TrafficOptions.of(params),
         max_batch_size=params["max_batch"],
         max_model_len=params["max_model_len"],
         graphs=_graphs(params),
